@@ -315,6 +315,17 @@ def test_a_loaded_artifact_is_for_inference_only(artifact: Path) -> None:
         optimized.train()
 
 
+def test_that_no_gradients_reach_its_inputs_is_said_once(artifact: Path) -> None:
+    optimized, x, scale = load(artifact), torch.rand(3, 8, requires_grad=True), torch.rand(3, 4)
+    with torch.no_grad():
+        optimized(x, scale)
+    with pytest.warns(UserWarning, match="inference only, so none will reach them"):
+        optimized(x, scale)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimized(x, scale)
+
+
 def some_file(artifact: Path) -> Path:
     return next(p for p in sorted(artifact.rglob("*")) if p.is_file() and p.name != MANIFEST)
 

@@ -33,6 +33,8 @@ def shifted(x: Tensor, by: float) -> Tensor:
 
 
 UNITS = 1.0
+tools = types.ModuleType("tools")
+tools.__file__, tools.gain = "/home/somebody/tools.py", 1.0
 
 
 class Config:
@@ -53,7 +55,7 @@ class Helper:
 
     def __call__(self, x: Tensor) -> Tensor:
         self.calls_so_far += 1
-        return x * self.weight
+        return x * self.weight * tools.gain
 
 
 class Inner(nn.Module):
@@ -186,6 +188,52 @@ def test_state_is_no_setting() -> None:
     other.offset = torch.zeros(1)
     state = ("offset",)
     assert changed_setting(settings_of(first, state), other, state) == ""
+
+
+EDITED: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "a forward": lambda patch: patch.setattr(Inner, "forward", lambda self, x: self.conv(x)),
+    "a method of an object": lambda patch: patch.setattr(Config, "added", lambda self: self.eps),
+    "a property": lambda patch: patch.setattr(Scaled, "doubled_scale", property(lambda self: 3 * self.scale)),
+    "a function that it holds": lambda patch: patch.setattr(halved, "__code__", doubled.__code__),
+    "a number of its class": lambda patch: patch.setattr(Scaled, "power", 3),
+    "a number that a function names": lambda patch: patch.setitem(globals(), "UNITS", 2.0),
+    "a tensor in a file of functions": lambda patch: patch.setattr(tools, "gain", torch.full((2,), 2.0)),
+}
+
+
+@pytest.mark.parametrize("kind", EDITED)
+def test_a_module_whose_code_was_edited_is_another_one(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tuned = settings_of(scaled())
+    EDITED[kind](monkeypatch)
+    assert changed_setting(tuned, scaled()) == "the code"
+
+
+def written(text: str, path: str) -> nn.Module:
+    names: dict[str, Any] = {}
+    exec(compile(text, path, "exec"), names)
+    made: type[nn.Module] = type("Made", (nn.Module,), {"forward": names["forward"]})
+    return made()
+
+
+def test_where_code_stands_and_what_it_says_of_itself_is_no_edit() -> None:
+    doubles = written("def forward(self, x):\n    'It doubles.'\n    return x * 2", "/one/net.py")
+    too = written("# as ever\n\ndef forward(self, x):\n    'It adds x.'\n    return x * 2", "/two/net.py")
+    triples = written("def forward(self, x):\n    'It doubles.'\n    return x * 3", "/one/net.py")
+    assert changed_setting(settings_of(doubles), too) == ""
+    assert changed_setting(settings_of(doubles), triples) == "the code"
+
+
+def test_code_is_not_compared_under_another_version_of_python() -> None:
+    tuned = {name: value for name, value in settings_of(scaled()).items() if not name.startswith("code under")}
+    assert changed_setting(tuned | {"code under Python 3.0": "0"}, scaled()) == ""
+
+
+def test_calls_that_change_a_number_in_their_own_code_are_no_edit(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = settings_of(scaled())
+    monkeypatch.setitem(globals(), "UNITS", 2.0)
+    tuned = settings_of(scaled(), varying=varying_settings(before, settings_of(scaled())))
+    monkeypatch.setitem(globals(), "UNITS", 3.0)
+    assert changed_setting(tuned, scaled()) == ""
 
 
 def test_what_an_earlier_togi_wrote_is_not_compared() -> None:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from togi.core.records import ProgramTree
 from togi.program.calls import record_inputs
-from togi.program.cuts import CutRequest, find_cuts
+from togi.program.capture import RefusedCut
+from togi.program.cuts import CutRequest, _Cutting, _is_its_forward, find_cuts
+from togi.program.uses import ModuleUse
 from togi.subject.inputs import Inputs, Subject
+from togi.torch_internals.modules import has_own_call, users_hooks
 
 Between = Callable[[list[Tensor]], object]
 
@@ -91,3 +96,60 @@ def test_threads_that_call_in_turn_go_on_from_what_they_left_themselves() -> Non
     (form,) = found["program.step"].forms
     assert found["program.step"].calls[form] == 12
     assert found["program.step"].goes_on(form)
+
+
+def looks(*_: Any) -> None: ...
+
+
+def adds(_: nn.Module, __: Any, answer: Tensor) -> Tensor:
+    return answer + 1
+
+
+def doubles(_: nn.Module, __: Any, answer: Tensor) -> None:
+    answer.mul_(2)
+
+
+def halves(_: nn.Module, given: Any) -> Any:
+    return given[0] / 2, given[1]
+
+
+@pytest.mark.parametrize(("hook", "changes"), [(looks, False), (adds, True), (doubles, True), (halves, True)])
+def test_a_module_whose_hooks_change_its_calls_is_no_part(hook: Any, changes: bool) -> None:
+    """They would be in its engine, and be called once more round it."""
+    torch.manual_seed(0)
+    program, x = Program(as_it_is), torch.randn(2, 1, 64)
+    register = program.step.register_forward_pre_hook if hook is halves else program.step.register_forward_hook
+    register(hook)
+    with torch.no_grad():
+        recorded = record_inputs(program, [Inputs((x,))], {"step": program.step}, {"step": 6}, 1 << 20)
+    assert recorded["step"].hooks_change is changes
+    assert users_hooks(program.step) == [hook], "each is put back"
+    group = [ModuleUse(path="step", module=program.step, share=1.0, places=(), architecture=0)]
+    cutting = _Cutting(program, [], ProgramTree(calls=()), CutRequest(folder=""), (), ())
+    (form,) = recorded["step"].forms
+    recorded["step"].forms[form].clear()  # nothing is captured
+    (refused,) = cutting._capture(group, recorded["step"], form)
+    assert isinstance(refused, RefusedCut)
+    assert refused.reason.startswith("its forward hooks") is changes
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+def test_hooks_of_torchs_own_are_nobodys() -> None:
+    assert users_hooks(nn.utils.weight_norm(nn.Linear(2, 2))) == []
+
+
+class Prepares(Step):
+    def __call__(self, x: Tensor, cache: list[Tensor]) -> Any:
+        return super().__call__(x / 2, cache)
+
+
+class Passes(Step):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return super().__call__(*args, **kwargs)
+
+
+@pytest.mark.parametrize(("step", "is_its_forward"), [(Step(), True), (Passes(), True), (Prepares(), False)])
+def test_a_module_whose_class_changes_its_calls_is_no_part(step: Step, is_its_forward: bool) -> None:
+    use = ModuleUse(path="step", module=step, share=1.0, places=(), architecture=0)
+    assert has_own_call(step) is (type(step) is not Step)
+    assert _is_its_forward(use, Inputs((torch.ones(2, 1, 64), [torch.zeros(2, 1, 64)]))) is is_its_forward

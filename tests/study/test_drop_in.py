@@ -20,12 +20,14 @@ import torch
 from torch import Tensor, nn
 
 import togi
+from tests.small_modules import Counts
 from togi.artifact.installed import installed_in
-from togi.artifact.load import FallbackWarning
+from togi.artifact.load import FallbackWarning, put_in_place
 from togi.artifact.switch import Switch
 from togi.core.errors import ArtifactError, OutputExistsError, SubjectError, TogiError, UnknownNameError
-from togi.study.drop_in import IN_FOLDER, tuned_object
+from togi.study.drop_in import IN_FOLDER, put_into, tuned_object
 from togi.subject.inputs import Inputs
+from togi.subject.program import ProgramModule
 
 pytestmark = pytest.mark.usefixtures("brief_studies")
 
@@ -346,3 +348,86 @@ def test_a_saved_module_does_not_go_into_one_with_other_settings(home: Path) -> 
     hook.remove()
     togi.optimize(other, using=home / "saved")
     assert switched(other) == [other]
+
+
+@pytest.mark.usefixtures("module")
+def test_what_was_tuned_does_not_go_into_a_module_whose_code_is_another(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A method that was patched stays behind when a copy is tuned, and an edit comes after it."""
+    other = sleeper()
+    monkeypatch.setattr(Sleeper, "forward", lambda self, x: self.inner(x))
+    with pytest.raises(ArtifactError, match="where its code, or a number that this names, is another"):
+        put_into(other, home / "saved" / IN_FOLDER, [Inputs((X,))])
+    with pytest.raises(ArtifactError, match="of which the code was another than here"):
+        togi.optimize(other, using=home / "saved")
+    assert switched(other) == []
+
+
+class Remembers(Sleeper):
+    """Leaves what it found on the way."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.found = x + super().forward(x)
+        return self.found * 2
+
+
+class MakesOnce(nn.Module):
+    table: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.table is None:
+            self.table = torch.arange(8.0)
+        return x + self.table
+
+
+class Around(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = sleeper()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x) + x
+
+
+def hooked() -> Around:
+    made = Around().eval()
+    made.register_forward_hook(lambda _, __, answer: answer + 1)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("module", "keeps"),
+    [(Sleeper(), False), (Remembers(), True), (MakesOnce(), False), (Counts(), True), (Counts(in_buffer=False), False)],
+)
+def test_that_calls_leave_tensors_in_a_module_is_said(module: nn.Module, keeps: bool) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert tuned_object(module.eval(), X)[0] is module
+    assert any("leave other tensors" in str(each.message) for each in caught) is keeps
+    assert not hasattr(module, "found"), "a copy was asked"
+
+
+def test_a_module_with_hooks_of_its_own_is_tuned_by_its_parts() -> None:
+    """They would be in what stands for its forward, and be called once more round it."""
+    assert isinstance(tuned_object(hooked(), X)[0], ProgramModule)
+    inside = sleeper()
+    inside.inner.register_forward_hook(lambda *_: None)
+    with pytest.warns(UserWarning, match="inner has forward hooks"):
+        assert isinstance(tuned_object(inside, X)[0], ProgramModule)
+
+
+@pytest.mark.usefixtures("module")
+def test_what_was_tuned_whole_does_not_go_into_a_module_with_hooks_of_its_own(home: Path) -> None:
+    with pytest.raises(ArtifactError, match="has forward hooks or a __call__ of its own"):
+        put_in_place(home / "saved" / IN_FOLDER, hooked())
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("home")
+def test_hooks_of_an_optimized_module_are_called_once() -> None:
+    model, plain = hooked(), hooked()
+    optimized(model, X)
+    assert switched(model)
+    with torch.no_grad():
+        torch.testing.assert_close(model(X), plain(X))

@@ -12,8 +12,10 @@ import pytest
 import torch
 from torch import nn
 
+from togi.artifact.weights import weights_hash
 from togi.subject.behaviour import same
 from togi.subject.identity import code_hash, settings_hash, value_hash
+from togi.techniques.build import fingerprint
 
 
 class Scaler:
@@ -123,3 +125,36 @@ def test_a_single_number_is_known_whatever_its_stride() -> None:
     assert broadcast.is_contiguous()
     assert value_hash(broadcast) == value_hash(plain)
     assert same([broadcast], [plain])
+
+
+def holding(weight: torch.Tensor) -> nn.Module:
+    net = nn.Module()
+    net.register_buffer("adjacency", weight)
+    return net
+
+
+FORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "coordinates": torch.Tensor.to_sparse,
+    "rows": torch.Tensor.to_sparse_csr,
+    "columns": torch.Tensor.to_sparse_csc,
+    "blocks": lambda x: x.to_sparse_bsr((2, 2)),
+    "dense": torch.clone,
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+@pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta")
+def test_what_a_sparse_weight_holds_is_known(form: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    plain = torch.eye(4) + torch.eye(4).roll(1, 0)
+    one, again, other = form(plain), form(plain.clone()), form(2 * plain)
+    for known in (weights_hash, fingerprint):
+        assert known(holding(one)) == known(holding(again)) != known(holding(other))
+    assert same([one], [again])
+    assert not same([one], [other])
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+def test_what_a_quantized_tensor_holds_is_compared() -> None:
+    one, other = (torch.quantize_per_tensor(torch.arange(4.0) * by, 0.1, 0, torch.quint8) for by in (1, 2))
+    assert same([one], [one.clone()])
+    assert not same([one], [other])

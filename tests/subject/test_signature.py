@@ -103,6 +103,20 @@ def test_none_says_what_leaving_it_out_says_where_it_is_the_default(module):
 
 
 @pytest.mark.parametrize(
+    "module", [Pooled(), WithState(Pooled(), []), torch.jit.script(Pooled()), ProgramModule(Pooled().forward)]
+)
+def test_an_argument_that_the_samples_give_as_none_may_be_left_out(module):
+    x, given = torch.rand(2), {"mask": None, "top": 1}
+    found = Signature.from_json(Signature.of(module, [Inputs((x,), given)], [torch.rand(())]).to_json())
+    assert found.flatten_inputs((x,), {"top": 1})[0] is x
+    assert found.flatten_inputs((x,), given)[0] is x
+    with_a_mask = Signature.of(module, [Inputs((x,), {"mask": x})], [torch.rand(())])
+    for signature_of, kwargs in ((found, {"mask": None}), (with_a_mask, {})):
+        with pytest.raises(TypeError, match="tuned for calls of the form"):
+            signature_of.flatten_inputs((x,), kwargs)
+
+
+@pytest.mark.parametrize(
     ("args", "kwargs", "expected"),
     [
         ((torch.rand(2),), {}, r"called with \(x\)"),

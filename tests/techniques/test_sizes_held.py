@@ -15,6 +15,7 @@ from tests.small_modules import Computes
 from togi.core.errors import Refused
 from togi.graph.candidate import Candidate
 from togi.graph.capture import capture, export, held_for
+from togi.subject.signature import Signature
 from togi.techniques import conformance
 
 Answers = Callable[..., Tensor]
@@ -136,3 +137,22 @@ def test_a_branch_that_cannot_be_stated_is_refused() -> None:
     start = conformance.candidate_of(shifts, [torch.randn(2, 8), torch.randn(2, 13)])
     with pytest.raises(Refused, match=r"branches by sizes in a way that togi cannot state"):
         export(start)
+
+
+def test_a_graph_that_reads_by_strides_takes_contiguous_inputs() -> None:
+    """The strides that it was captured with are numbers in it."""
+
+    def frames(x: Tensor) -> Tensor:
+        return x.as_strided((5, 4), (2 * x.stride(0), x.stride(0))) * 2
+
+    start = conformance.candidate_of(Computes(frames), [torch.arange(12.0)])
+    signature = held_for(start, export(start))
+    signature.check([torch.arange(12.0)])
+    with pytest.raises(ValueError, match=r"is not contiguous.*give \.contiguous\(\) of it"):
+        signature.check([torch.arange(24.0)[::2]])
+    assert Signature.from_json(signature.to_json()).contiguous
+    by_rows = conformance.candidate_of(Computes(frames), [torch.arange(24.0)[::2]])
+    with pytest.raises(Refused, match="reads memory by strides"):
+        held_for(by_rows, export(by_rows))
+    windows = conformance.candidate_of(Computes(lambda x: x.unfold(0, 4, 2) * 2), [torch.arange(12.0)])
+    assert not held_for(windows, export(windows)).contiguous

@@ -219,9 +219,11 @@ def test_an_input_that_is_empty_in_one_sample_is_asked_for_by_another():
     assert not reach.domains[0].refusal(X)
 
 
-@pytest.mark.parametrize("x", [torch.view_as_complex(X.reshape(2, 20, 2)), X.where(X < 2, torch.nan)])
+@pytest.mark.parametrize(
+    "x", [torch.view_as_complex(X.reshape(2, 20, 2)), X.where(X < 2, torch.nan), IDS.to(torch.uint16)]
+)
 def test_what_is_not_varied_is_told(x):
-    reach, _ = reached(lambda x: x * 2, lambda x: x * 2, x)
+    reach, _ = reached(torch.clone, torch.clone, x)
     assert reach.domains == ()
     assert str(x.dtype) in reach.notes[0]
 
@@ -506,3 +508,45 @@ def test_what_one_input_hides_of_another_is_found_alone():
         lambda a, b, c: torch.where(c.abs() > 5, c + b, a.clamp(-9, 9)),
     )
     assert [domain.bounded for domain in reach.domains] == [True, False, False]
+
+
+def test_a_call_that_the_program_refuses_shows_no_values():
+    """The program is right from 50 on, and raises on frames that hold 255."""
+
+    def refuses(frame):
+        if bool((frame == 255).any()):
+            raise ValueError("too bright")
+        return saturated(frame)
+
+    frame, other = FRAME.clone(), FRAME.clone()
+    frame[0, 0, 0, 0] = 60
+    other[0, 0, 0, :2] = torch.tensor([255, 40], dtype=torch.uint8)
+    asked, samples = asked_original(lambda f: (f - 50).float() / 255, frame)
+    reach = reach_of(refuses, asked, samples, others=[Inputs((other,))])
+    assert [domain.low for domain in reach.domains] == [60]
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_call_that_is_answered_wrongly_is_a_fault_where_no_bound_keeps_it_out(exact):
+    """Of what is approximate the measure of the whole program judges it."""
+    x = torch.linspace(-1, 1, 40)
+    other = x.clone()
+    other[3] = 0.3
+    asked, samples = asked_original(lambda x: x * 2, x)
+    reach = reach_of(lambda x: x.where(x != 0.3, 0.5) * 2, asked, samples, others=[Inputs((other,))], exact=exact)
+    assert bool(reach.problems) is exact
+
+
+def test_answers_to_calls_of_other_sizes_are_told_apart() -> None:
+    known, _ = asked_original(lambda x: x * 2, torch.zeros(2, 3))
+    shapes = [known.answer(Inputs((torch.zeros(size),))).leaves[0][1].shape for size in ((2, 3), (3, 2))]
+    assert shapes == [(2, 3), (3, 2)]
+
+
+@pytest.mark.parametrize(("dtype", "largest"), [(torch.float16, 255.0), (torch.bfloat16, 255.0), (torch.float32, 1e37)])
+def test_what_is_asked_stays_within_the_type(dtype, largest):
+    """A thousand times as large as the picture's values is no number of 16 bits."""
+    x = torch.linspace(0, largest, 24).reshape(4, 6).to(dtype)
+    reach, signature = reached(lambda x: x.clamp(max=1), lambda x: x.clamp(max=1), x)
+    assert reach.problems == ()
+    signature.check([x])

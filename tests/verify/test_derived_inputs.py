@@ -210,3 +210,18 @@ def test_overlapping_windows_are_laid_out_apart():
     for one in derived([Inputs((windows,))])[1:]:
         assert one.args[0].stride() == (4, 1), "no element is written twice"
         assert one.args[0].shape == windows.shape
+
+
+def test_integers_of_which_torch_finds_no_smallest_are_varied():
+    x = torch.arange(12).reshape(3, 4).to(torch.uint16)
+    varied = variants([Inputs((x,))], Signature.of(nn.Identity(), [Inputs((x,))], [x]), 0)
+    assert all(each.args[0].dtype is torch.uint16 for each in varied)
+    assert any(not torch.equal(each.args[0], x) for each in varied)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta")
+def test_a_sparse_tensor_of_rows_is_copied():
+    given = torch.eye(3).to_sparse_csr()
+    (copied,) = Inputs((given,)).clone().args
+    copied.values().zero_()
+    assert torch.equal(given.to_dense(), torch.eye(3))

@@ -14,6 +14,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from datetime import date, datetime
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -184,6 +185,18 @@ def test_an_output_cached_by_identity_is_wrong():
         return cache[x.data_ptr()][1].clone()
 
     check(call, "replaced in place")
+
+
+def test_an_output_cached_by_identity_is_wrong_next_to_a_number_of_numpy():
+    cache = {}
+
+    def scaled(given):
+        return net(given[0]) * float(given[1])
+
+    def cached(given):
+        return cache.setdefault(given[0].data_ptr(), (given, scaled(given)))[1].clone()
+
+    check(cached, "replaced in place", Computes(scaled), ((X, np.float32(2)),))
 
 
 @pytest.mark.parametrize("first", [(), (X,)])

@@ -214,7 +214,8 @@ def optimize(
 
     Raises:
         SubjectError: nothing can be put into such an object, it is in training mode, or is optimized already.
-        ArtifactError: ``using`` is of an object with other weights, or cannot be loaded here.
+        ArtifactError: ``using`` is of an object with other weights or other code, or cannot be loaded here. Or the
+            object was changed since its file was imported, so that the copy that was tuned computes otherwise.
         TogiError: as ``tune``.
     """
     need_torch("optimize")

@@ -9,17 +9,19 @@ import dis
 import functools
 import inspect
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from togi.core.user_code import codes_in
+from togi.core.user_code import Origin, codes_in, origin
 
 FORWARD = "forward"
 _ROOTS = (FORWARD, "__call__")
 _NAMING = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
 """Operations that name an attribute: ``super()._helper`` has one of its own since Python 3.12."""
+_DEEPEST_MODULE = 3
+"""Modules that are followed below each other: ``package.part.function``."""
 
 
 def assigned_by_calls(classes: Iterable[type]) -> frozenset[str]:
@@ -67,6 +69,72 @@ def named_by_calls(classes: frozenset[type]) -> frozenset[str]:
     return frozenset(names)
 
 
+def own_code(
+    classes: Collection[type], named: Collection[str], assigned: Collection[str], held: Iterable[Any] = ()
+) -> tuple[list[types.FunctionType], list[tuple[str, Any]]]:
+    """The user's own code that calls of modules of these classes run, and the numbers and tensors that it names:
+    globals, and attributes of the classes. In no order that means anything.
+
+    Args:
+        named: the names that calls use (``named_by_calls``).
+        assigned: those of attributes that they assign.
+        held: what the modules hold under these names, functions among it.
+    """
+    bases = {base for cls in classes for base in cls.__mro__ if base is not nn.Module}
+    named = {*named, *_ROOTS}
+    open_ = [*held, *(member for base in bases for name, member in vars(base).items() if name in named)]
+    functions: dict[int, types.FunctionType] = {}
+    numbers: list[tuple[str, Any]] = []
+    while open_:
+        function = _function_of(open_.pop())
+        if function is None or id(function) in functions or not _is_own(function):
+            continue
+        functions[id(function)] = function
+        for name, value in _named_globals(function):
+            if isinstance(value, type):
+                open_ += vars(value).values()
+            elif _is_number(value):
+                numbers.append((name, value))
+            else:
+                open_.append(value)
+    for base in bases:
+        if any(inner is not None and _is_own(inner) for inner in map(_function_of, vars(base).values())):
+            members = ((name, value) for name, value in vars(base).items() if name in named and name not in assigned)
+            numbers += [(f"{base.__qualname__}.{name}", value) for name, value in members if _is_number(value)]
+    return list(functions.values()), numbers
+
+
+def _named_globals(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """What a function names among its globals and does not assign, and in the user's own modules there."""
+    steps = list(_steps(function.__code__))
+    attributes = sorted({step.argval for step in steps if step.opname in _NAMING})
+    names = {step.argval for step in steps if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    assigned = {step.argval for step in steps if step.opname in ("STORE_GLOBAL", "STORE_NAME")}
+
+    def inside(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
+        if not isinstance(value, types.ModuleType):
+            yield name, value
+        elif depth and origin(getattr(value, "__file__", None) or "<built in>") is Origin.USER:
+            for inner in attributes:
+                if inner in vars(value):
+                    yield from inside(f"{name}.{inner}", vars(value)[inner], depth - 1)
+
+    for name in sorted(names - assigned):
+        yield from inside(name, function.__globals__.get(name), _DEEPEST_MODULE)
+
+
+def _is_own(function: types.FunctionType) -> bool:
+    """Whether it stands in a file of the user's, or was typed in."""
+    return origin(function.__code__.co_filename) is Origin.USER
+
+
+def _is_number(value: Any) -> bool:
+    """Or a tensor, or some of them."""
+    if type(value) in (tuple, list):
+        return bool(value) and all(map(_is_number, value))
+    return isinstance(value, bool | int | float | complex | Tensor)
+
+
 def _members(cls: type, name: str) -> Iterator[Any]:
     """What a class and its bases have under a name, but for what every module has."""
     for base in cls.__mro__:
@@ -84,8 +152,10 @@ def _function_of(member: Any) -> types.FunctionType | None:
         member = member.fget
     elif isinstance(member, functools.cached_property):
         member = member.func
-    elif isinstance(member, staticmethod | classmethod):
+    elif isinstance(member, staticmethod | classmethod | types.MethodType):
         member = member.__func__
+    elif isinstance(member, functools.partial):
+        member = member.func
     function = inspect.unwrap(member) if isinstance(member, types.FunctionType) else None
     return function if isinstance(function, types.FunctionType) else None
 

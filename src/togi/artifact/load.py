@@ -34,6 +34,7 @@ from togi.subject.effects import Effects
 from togi.subject.signature import Signature
 from togi.techniques import Engine, technique
 from togi.techniques.runtime.threads import torch_threads, with_threads
+from togi.torch_internals.modules import has_own_call, users_hooks
 
 
 class FallbackWarning(UserWarning):
@@ -142,13 +143,19 @@ def put_in_place(
 
     The caller knows that a module which was tuned whole is the one: its artifact does not name its weights.
 
-    Raises ArtifactError as ``load`` does, and where the parts are of another module.
+    Raises ArtifactError as ``load`` does, and where the parts are of another module, or the whole has forward hooks
+    or a ``__call__`` of its own.
     """
     manifest = manifest or read_manifest(folder)
     if manifest.parts:
         program = load_manifest(folder, manifest, native=native)
         assert isinstance(program, OptimizedProgram)
         return install(program.parts, module, keep_originals=True, switch=switch)
+    if users_hooks(module) or has_own_call(module):
+        raise ArtifactError(
+            f"the {type(module).__name__} has forward hooks or a __call__ of its own, which are in what was tuned: "
+            "they would be called once more round it. Tune it without, or call what togi.load gives in its place"
+        )
     if manifest.facts.device == "cpu":
         keep_freed_memory()
     entry = PartEntry(key=PartKey(path=""), module=type(module).__name__, effects=Effects(), weights="")

@@ -43,8 +43,8 @@ class PartEntry(Record):
     weights: str
     """Hash of what the module was when it was tuned."""
     settings: dict[str, str] | None = None
-    """Hashes of its plain attributes (``togi.artifact.settings``). None: they do not matter, as of what runs the live
-    module, or an earlier version of togi wrote it."""
+    """Hashes of its plain attributes and code (``togi.artifact.settings``). None: they do not matter, as of what runs
+    the live module, or an earlier version of togi wrote it."""
 
 
 class FileEntry(Record):
@@ -127,8 +127,8 @@ class Manifest(Record):
     """Hash of the module that was tuned whole (``togi.artifact.weights``). Empty for a program, whose parts have their
     own, and where an earlier version of togi wrote it."""
     settings: dict[str, str] | None = None
-    """Hashes of that module's plain attributes (``togi.artifact.settings``). None where ``weights`` is empty, and where
-    an earlier version of togi wrote it."""
+    """Hashes of that module's plain attributes and code (``togi.artifact.settings``). None where ``weights`` is empty,
+    and where an earlier version of togi wrote it."""
     environment: dict[str, str] = {}
     """Environment variables under which the proof was made (an allocator), which loading cannot set."""
     max_error: float | None = None

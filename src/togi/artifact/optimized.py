@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from togi.artifact.part_engine import PartEngine
 from togi.core.errors import TogiError
 from togi.core.recipe import PARTS, Recipe
 from togi.core.records import Trial
+from togi.subject.nested import tensors_in
 from togi.subject.signature import Signature
 from togi.torch_internals.autograd import is_forward_mode, is_transformed
 from togi.torch_internals.script import is_recorded
@@ -28,6 +30,10 @@ _RECORDED = (
 _TRANSFORMED = (
     "a tuned model was called under torch.func (vmap, grad, jvp) or forward-mode differentiation. It runs inference "
     "only, and the derivative would be lost in its engine: call the original model there"
+)
+_GRADIENTS = (
+    "a tuned model was called with gradients switched on and inputs that require them. It runs inference only, so none "
+    "will reach them: call the original where they are needed, and this one under torch.no_grad() where they are not"
 )
 _FORKED = (
     "it was loaded before this process was forked, and the threads of its engine ({}) did not come along: it would "
@@ -41,7 +47,8 @@ class OptimizedModule(nn.Module):
     It runs inference only. Sizes and dtypes beyond those that were proven are refused with a clear error. So is what
     records its calls (``torch.jit.trace``, ``torch.export``, fake tensors) or transforms them (``torch.func``,
     forward-mode differentiation), and a call in a process that was forked since it was loaded, where its engine lacks
-    its threads. Under ``torch.autocast`` it computes as it was proven, too.
+    its threads. Under ``torch.autocast`` it computes as it was proven, too. That no gradients reach its inputs it warns
+    of once.
     """
 
     def __init__(
@@ -64,6 +71,8 @@ class OptimizedModule(nn.Module):
         """The engine that runs here: the chosen one, or a fallback."""
         self.warnings = tuple(warnings)
         """What differs here from where it was proven: engines that could not be loaded, another machine."""
+        self._told = False
+        """That no gradients reach its inputs."""
         self.training = False
 
     @property
@@ -85,6 +94,9 @@ class OptimizedModule(nn.Module):
                 raise TogiError(_RECORDED)
             if is_transformed() or is_forward_mode():
                 raise TogiError(_TRANSFORMED)
+            if not self._told and torch.is_grad_enabled() and _want_gradients(args, kwargs):
+                self._told = True
+                warnings.warn(_GRADIENTS, stacklevel=4)
         if self._process is not None and self._process != os.getpid():
             raise TogiError(_FORKED.format(self.engine))
         return call_without_autocast(self.manifest.facts.device, self._call, args, kwargs)
@@ -101,6 +113,10 @@ class OptimizedModule(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.recipe.label}, engine={self.engine}"
+
+
+def _want_gradients(args: Any, kwargs: Any) -> bool:
+    return any(tensor.requires_grad for tensor in tensors_in((args, kwargs)))
 
 
 class OptimizedProgram(OptimizedModule):

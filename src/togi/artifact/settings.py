@@ -7,15 +7,18 @@ what its calls name.
 
 from __future__ import annotations
 
+import sys
+import types
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from togi.artifact.attributes import TORCHS_OWN
-from togi.artifact.calls_code import FORWARD, assigned_by_calls, named_by_calls
+from togi.artifact.calls_code import FORWARD, assigned_by_calls, named_by_calls, own_code
 from togi.subject.identity import is_own_object, setting_hashes, value_hash
 from togi.subject.stand_in import FunctionStandIn
 from togi.torch_internals.modules import forward_hooks, forward_pre_hooks
@@ -23,14 +26,18 @@ from togi.torch_internals.modules import forward_hooks, forward_pre_hooks
 _VARIES = ""
 """In place of a hash: calls change it."""
 _MOST_OBJECTS = 1000
+_GIVEN = (type(None), bool, int, float, complex, str)
 _DIGITS = 16
 """Of a hash: enough against chance."""
+_OF_CODE = "code under Python "
+_CODE = f"{_OF_CODE}{sys.version_info[0]}.{sys.version_info[1]}"
+"""The user's own code that calls run. Another version of Python compiles it otherwise, so there it is not compared."""
 
 
 def settings_of(module: nn.Module, state: Collection[str] = (), varying: Collection[str] = ()) -> dict[str, str]:
     """Hashes of what the module's parts hold in plain attributes, by the attribute's name: of those that calls name,
-    and neither assign nor keep as their ``state``. Hooks and a replaced ``forward`` are among them. ``varying``: names
-    of what calls were seen to change, which is of no account."""
+    and neither assign nor keep as their ``state``. Hooks and a replaced ``forward`` are among them, and the user's own
+    code that calls run. ``varying``: names of what calls were seen to change, which is of no account."""
     held: dict[str, list[str]] = defaultdict(list)
     for path, name, hashed in _settings(module, state):
         held[name] += (path, hashed)
@@ -50,15 +57,25 @@ def changed_setting(tuned: Mapping[str, str] | None, module: nn.Module, state: C
         return ""
     here = settings_of(module, state)
     for name in sorted({*tuned, *here}):
-        if tuned.get(name) not in (_VARIES, here.get(name)):
+        if not name.startswith(_OF_CODE) and tuned.get(name) not in (_VARIES, here.get(name)):
             return f"the setting '{name}'"
-    return ""
+    return "the code" if _is_other_code(tuned, here) else ""
+
+
+def is_other_code(tuned: Mapping[str, str] | None, module: nn.Module) -> bool:
+    """Whether the user's own code that its calls run is not that of the module that was tuned."""
+    return tuned is not None and _is_other_code(tuned, settings_of(module))
+
+
+def _is_other_code(tuned: Mapping[str, str], here: Mapping[str, str]) -> bool:
+    return tuned.get(_CODE, _VARIES) not in (_VARIES, here[_CODE])
 
 
 def _settings(module: nn.Module, state: Collection[str]) -> Iterator[tuple[str, str, str]]:
     """Path of a part, name, hash."""
     parts = {path: part for path, part in module.named_modules() if not isinstance(part, torch.jit.ScriptModule)}
-    named = named_by_calls(_classes(parts.values())) | {FORWARD}
+    classes = _classes(parts.values())
+    named = named_by_calls(classes) | {FORWARD}
     left_out = {*TORCHS_OWN, *assigned_by_calls(set(map(type, parts.values())))}
     held: list[tuple[str, str, Any]] = []
     for path, part in parts.items():
@@ -78,6 +95,25 @@ def _settings(module: nn.Module, state: Collection[str]) -> Iterator[tuple[str, 
         held += [(path, name, value) for name, value in settings.items()]
     hashes = setting_hashes([value for *_, value in held], named, parts.values())
     yield from ((path, name, hashed) for (path, name, _), hashed in zip(held, hashes, strict=True))
+    values = [part for *_, value in held for part in (value if isinstance(value, list) else [value])]
+    yield "", _CODE, _hash_of_code(*own_code(classes, named, left_out, values))
+
+
+def _hash_of_code(functions: Iterable[types.FunctionType], numbers: Iterable[tuple[str, Any]]) -> str:
+    return value_hash(sorted({*map(_hash_of_function, functions)}), sorted({value_hash(*each) for each in numbers}))
+
+
+def _hash_of_function(function: types.FunctionType) -> str:
+    """Of its code without the docstring, and the numbers and texts that it is given by default, or finds in its
+    closure."""
+    code = function.__code__
+    if function.__doc__ is not None and code.co_consts[:1] == (function.__doc__,):
+        code = code.replace(co_consts=(None, *code.co_consts[1:]))
+    given = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # not filled yet
+            given.append(cell.cell_contents)
+    return value_hash(function.__qualname__, code, [value for value in given if isinstance(value, _GIVEN)])
 
 
 def _classes(parts: Collection[nn.Module]) -> frozenset[type]:

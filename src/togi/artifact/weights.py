@@ -8,7 +8,7 @@ from collections.abc import Collection
 import torch
 from torch import nn
 
-from togi.subject.plain_tensors import bits
+from togi.subject.plain_tensors import bits, stored
 
 
 def weights_hash(module: nn.Module, without: Collection[str] = ()) -> str:
@@ -20,6 +20,7 @@ def weights_hash(module: nn.Module, without: Collection[str] = ()) -> str:
         if name in without:
             continue
         digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)};".encode())
-        if tensor.layout is torch.strided and tensor.device.type != "meta" and tensor.numel():
-            digest.update(bits(tensor))
+        for values in stored(tensor) if tensor.device.type != "meta" else ():
+            if values.layout is torch.strided and values.numel():
+                digest.update(bits(values))
     return digest.hexdigest()

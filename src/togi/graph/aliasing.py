@@ -59,6 +59,10 @@ class MemorySharing:
         """The ``get_attr`` nodes (buffers) that the forward pass writes."""
         return [root for root in self._writers if root.op == "get_attr"]
 
+    def written_inputs(self) -> list[Node]:
+        """The placeholders whose memory the forward pass writes."""
+        return [root for root in self._writers if root.op == "placeholder"]
+
     def fresh(self, node: Node) -> bool:
         """The call made new memory: it shares nothing with inputs, buffers or earlier values."""
         return node.op == "call_function" and self.roots[node] == {node}

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from togi.core.records import Facts, Interface, Port, TensorFacts
 from togi.subject.inputs import Inputs
+from togi.subject.nested import exchanged
 from togi.subject.signature import Signature
 
 Context = Callable[[], AbstractContextManager[Any]]
@@ -197,7 +198,38 @@ class Candidate:
 
 
 def in_contexts(call: Callable[..., Any], contexts: Sequence[Context]) -> Callable[..., Any]:
-    """``call`` surrounded by context managers; the common case of one is kept cheap."""
+    """``call`` surrounded by context managers; the common case of one is kept cheap. What was made in inference mode
+    is handed on as tensors that its caller may write to and record."""
+    called = _inside(call, contexts)
+    if torch.inference_mode not in contexts:
+        return called
+    return lambda *args, **kwargs: _out_of_inference_mode(called(*args, **kwargs))
+
+
+def _out_of_inference_mode(output: Any) -> Any:
+    """On the same memory. In its caller's own inference mode it stays as it is."""
+    ordinary: dict[int, tuple[Tensor, Tensor]] = {}
+    """By identity; what it stands for is kept, so that no other takes its place."""
+
+    def of(tensor: Tensor) -> Tensor:
+        if not tensor.is_inference():
+            return tensor
+        if id(tensor) not in ordinary:
+            ordinary[id(tensor)] = tensor, _ordinary(tensor)
+        return ordinary[id(tensor)][1]
+
+    return output if torch.is_inference_mode_enabled() else exchanged(output, of)
+
+
+def _ordinary(tensor: Tensor) -> Tensor:
+    dense = type(tensor) is Tensor and tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_quantized)
+    if not dense or tensor.is_conj() or tensor.is_neg():
+        return tensor.clone()
+    empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return empty.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
+def _inside(call: Callable[..., Any], contexts: Sequence[Context]) -> Callable[..., Any]:
     if not contexts:
         return call
     if len(contexts) == 1:

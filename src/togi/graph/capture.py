@@ -20,7 +20,7 @@ from torch.fx.experimental.symbolic_shapes import is_concrete_int
 from togi.core.errors import Refused
 from togi.graph.python_operators import inline_bodies
 from togi.graph.recurrent import WholeRecurrentLayers, opened, recurrent_layers, sealed
-from togi.graph.settled import put_plainly, settle_sizes
+from togi.graph.settled import graphs_in, put_plainly, settle_sizes
 from togi.graph.sizes import sizes_held
 from togi.graph.uncaptured import (
     FIXED_SIZE,
@@ -123,11 +123,26 @@ def _exported_with_constants(candidate: Candidate) -> ExportedProgram | None:
 def held_for(candidate: Candidate, program: ExportedProgram) -> Signature:
     """The candidate's signature with the conditions on sizes under which the graph is what the module does.
 
-    Raises Refused where a sample does not meet them.
+    Raises Refused where a sample does not meet them, or does not lie in memory as the graph reads it.
     """
     names = {place: str(size) for place, size in _dynamic_sizes(candidate.signature, program).items()}
     held = sizes_held(candidate, _unlifted(program), _decided_sizes(candidate, program), names)
-    return _met_by_samples(candidate, held)
+    signature = _met_by_samples(candidate, held)
+    if not any(map(_reads_by_strides, graphs_in(program.graph_module))):
+        return signature
+    if not all(tensor.is_contiguous() for tensors in candidate.flat_samples() for tensor in tensors):
+        raise Refused(
+            "torch.export cannot capture it: it reads memory by strides (as_strided), and an input of its samples is "
+            "not contiguous. Give .contiguous() of it"
+        )
+    return signature.of_contiguous()
+
+
+def _reads_by_strides(graph_module: fx.GraphModule) -> bool:
+    """Whether strides that the samples had are numbers in the graph."""
+    aten = torch.ops.aten
+    operators = (aten.as_strided.default, aten.as_strided_.default, aten.as_strided_copy.default)
+    return any(graph_module.graph.find_nodes(op="call_function", target=operator) for operator in operators)
 
 
 def _decided_sizes(candidate: Candidate, program: ExportedProgram) -> Decided:

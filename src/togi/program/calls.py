@@ -24,6 +24,7 @@ from togi.subject.common_structure import without_counts
 from togi.subject.inputs import Inputs
 from togi.subject.state import STATE, State
 from togi.subject.structure import Structure
+from togi.torch_internals.modules import hooks_noted
 
 _MOST_CALLS = 500_000
 _SIZES_KEPT, _FIRST_KEPT = 6, 3
@@ -181,6 +182,8 @@ class Recorded:
         self.seconds: dict[Form, float] = defaultdict(float)
         self._left, self._left_to_prove = limit_bytes, limit_bytes // 2
         self._every = math.ceil(calls / _CALLS_PROVEN)
+        self.hooks_change = False
+        """Forward hooks of its own change what it is called with, or what it answers."""
         self._gone_on: Counter[Form] = Counter()
         self._new: dict[int, list[weakref.ref[Tensor]]] = {}
         """By thread: tensors that its last call left in its arguments."""
@@ -268,8 +271,11 @@ def record_inputs(
         seen_calls.made(form, seconds, before, inputs)
         return output
 
-    for sample in samples:
-        _run(program, sample, call)
+    with hooks_noted(modules.values()) as changing:
+        for sample in samples:
+            _run(program, sample, call)
+    for path, module in modules.items():
+        recorded[path].hooks_change = id(module) in changing
     return recorded
 
 

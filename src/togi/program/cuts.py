@@ -23,10 +23,14 @@ from togi.program.kept import changed, held_by
 from togi.program.parts import CutRequest, Cuts, Part, Uncaptured
 from togi.program.repeated import CalledModule, repeated
 from togi.program.uses import ModuleUse, groups_of, made_anew, too_small, uses_at
+from togi.subject.behaviour import same, seed_all
 from togi.subject.inputs import Inputs, Subject
+from togi.subject.nested import tensors_in
 from togi.subject.prepare import prepare
 from togi.subject.program import ProgramModule
+from togi.subject.state import STATE, State
 from togi.subject.stored_inputs import write_inputs
+from togi.torch_internals.modules import has_own_call
 
 _INPUTS_BYTES = 256 << 20
 _COVERED = 0.5
@@ -34,6 +38,10 @@ _COVERED = 0.5
 _AUTOCAST = (
     "the program calls it under torch.autocast ({}), and parts are proven without: convert its weights once "
     "(.to(torch.bfloat16)) and give it inputs of that dtype instead, or call it outside of the block"
+)
+_NOT_ITS_FORWARD = (
+    "its forward hooks, or the __call__ of its class, change what it is called with or what it returns, and would do "
+    "so once more round an engine: do that in its forward or in its caller instead"
 )
 _NO_MODULE = (
     "a run on these samples calls no module, so there is nothing that an engine could stand for: give samples that "
@@ -76,6 +84,27 @@ def _of_equal_changes(group: list[ModuleUse], recorded: Mapping[str, Recorded]) 
         forms = recorded[use.path].forms.values()
         apart.setdefault(tuple(changes_of(use, list(calls.values())[-1]) for calls in forms if calls), []).append(use)
     return apart.values()
+
+
+def _is_its_forward(use: ModuleUse, call: Inputs) -> bool:
+    """Whether a call of the module answers as its ``forward`` does, for which an engine stands."""
+    if not has_own_call(use.module):
+        return True
+    answers, state = [], State(use.module, use.kept)
+    own = state.read()
+    try:
+        for run in (use.module, use.module.forward):
+            given = call.clone()
+            kwargs = {name: value for name, value in given.kwargs.items() if name != STATE}
+            state.write(given.kwargs.get(STATE, {}))
+            seed_all(0)
+            with torch.no_grad():
+                answers.append(tensors_in(run(*given.args, **kwargs)))
+    except Exception:  # foreign code: capturing says why
+        return True
+    finally:
+        state.write(own)
+    return same(*answers)
 
 
 class _Cutting:
@@ -170,6 +199,8 @@ class _Cutting:
         if cast := calls.autocast[form]:
             return [RefusedCut(_AUTOCAST.format(cast), with_what_it_calls=True)]
         by_sizes = list(calls.forms[form].values())
+        if calls.hooks_change or (by_sizes and not _is_its_forward(group[0], by_sizes[0])):
+            return [RefusedCut(_NOT_ITS_FORWARD)]
         outcomes = capture(group[0], by_sizes, self.request, goes_on=calls.goes_on(form))
         if (surveyed := next((outcome.survey for outcome in outcomes if outcome.survey), None)) is not None:
             self.called += [

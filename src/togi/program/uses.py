@@ -74,7 +74,8 @@ def groups_of(uses: Sequence[ModuleUse], recorded: Mapping[str, Recorded]) -> li
     groups: dict[object, list[ModuleUse]] = {}
     for use in uses:
         forms = tuple(recorded[use.path].forms)
-        key = (use.architecture, use.kept, tuple(str(structure) for form in forms for structure in form))
+        hooks_change = recorded[use.path].hooks_change
+        key = (use.architecture, use.kept, hooks_change, tuple(str(structure) for form in forms for structure in form))
         groups.setdefault(key, []).append(use)
     return list(groups.values())
 

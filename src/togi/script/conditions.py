@@ -13,7 +13,7 @@ from typing_extensions import Self
 from togi.program.kept import Held, changed, held_by
 from togi.subject.identity import settings_hash
 from togi.torch_internals.autograd import version_of
-from togi.torch_internals.modules import forward_hook_counts, runs_compiled
+from togi.torch_internals.modules import forward_hook_counts, has_own_call, runs_compiled
 
 TRAINED = "its weights change or get gradients while the script runs: it is trained, so it is left as it is"
 
@@ -30,6 +30,8 @@ def left_alone(module: nn.Module) -> str:
     artifacts = sys.modules.get("togi.artifact.optimized")  # importing it takes long, and who has none did not
     if artifacts is not None and isinstance(module, artifacts.OptimizedModule):
         return "it is an artifact of togi already"
+    if has_own_call(module):
+        return "its class has a __call__ of its own, which would be called once more round an engine"
     for name, part in module.named_modules():
         place = f"'{name}' of it" if name else "it"
         if runs_compiled(part):

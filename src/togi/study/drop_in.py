@@ -6,12 +6,15 @@ The study is that of ``togi.tune``. What it chose stands for the ``forward`` of 
 
 from __future__ import annotations
 
+import inspect
+import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from togi.artifact.installed import Installed, installed_in
@@ -19,22 +22,35 @@ from togi.artifact.load import put_in_place
 from togi.artifact.manifest import Manifest, read_manifest
 from togi.artifact.optimized import OptimizedModule
 from togi.artifact.save import SUFFIX
-from togi.artifact.settings import changed_setting
+from togi.artifact.settings import changed_setting, is_other_code
 from togi.artifact.signing import Trusted
 from togi.artifact.weights import weights_hash
 from togi.core.errors import ArtifactError, SubjectError
+from togi.core.interrupt import interrupted_after
 from togi.core.quantities import a_type
 from togi.script.switch import ScriptSwitch
+from togi.subject.behaviour import SavedBuffers, kept_generators, seed_all
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.leaves import is_array
 from togi.subject.nested import tensors_in
-from togi.subject.prepare import training_parts
+from togi.subject.prepare import copy_to_ask, training_parts
 from togi.subject.program import ProgramModule, find_module
+from togi.subject.remembered import changed_since, remembered
+from togi.torch_internals.modules import has_own_call, users_hooks
+from togi.torch_internals.tensors import tensors_of
 
 _TEXT_METHODS = {"SentenceTransformer": "encode"}
 """Modules of sentence-transformers whose users call a method with texts, by class."""
 IN_FOLDER = f"optimized{SUFFIX}"
 """The artifact next to the files of a saved model."""
+_KEEPS = (
+    "calls of {} leave other tensors in its attributes or buffers each time, and what togi puts in may leave them as "
+    "they are: do not read them there, and return them instead"
+)
+_CALLED = "module"
+"""What ``_calls_of`` calls the module that it calls."""
+_ASK_S = 60.0
+"""For calls that show what a module keeps."""
 
 
 class DropInSwitch(ScriptSwitch):
@@ -62,14 +78,30 @@ def tuned_object(obj: Any, inputs: Any) -> tuple[nn.Module, list[Inputs]]:
             f"{_name(program)} is in training mode, in which the original would serve every call: call .eval() on it "
             "first"
         )
+    if not isinstance(program, ProgramModule):
+        if has_own_call(program) or any(map(users_hooks, program.modules())):
+            program = _calls_of(program)  # what is put in is ``forward`` alone
+        elif _keeps_tensors(program, samples[0]):
+            warnings.warn(_KEEPS.format(_name(program)), stacklevel=3)
+    _warn_of_hooks(program)
     return program, samples
 
 
 def put_into(program: nn.Module, artifact: Path, samples: list[Inputs]) -> Installed:
-    """Put in what was just tuned for it. ``samples``: for a program that makes its modules in its first call."""
-    for part in read_manifest(artifact).parts:
+    """Put in what was just tuned for it. ``samples``: for a program that makes its modules in its first call.
+
+    Raises ArtifactError where what decides the answers of a module is another one in the copy that was tuned.
+    """
+    manifest = read_manifest(artifact)
+    for part in manifest.parts:
         find_module(program, part.key.path, samples[0])
-    return put_in_place(artifact, program, DropInSwitch)
+    if is_other_code(manifest.settings, program):
+        raise ArtifactError(
+            f"{_name(program)} was tuned as a copy in a process of its own, where its code, or a number that this "
+            "names, is another than here. What was changed since its file was imported stays behind: change it in the "
+            "file, and optimize it again"
+        )
+    return put_in_place(artifact, program, DropInSwitch, manifest=manifest)
 
 
 def put_saved_into(obj: Any, artifact: Path, *, native: bool, trusted: Trusted | None) -> Installed:
@@ -78,6 +110,9 @@ def put_saved_into(obj: Any, artifact: Path, *, native: bool, trusted: Trusted |
     _check_object(obj)
     manifest = read_manifest(artifact, trusted)
     program = _program(obj, with_texts=manifest.facts.program)
+    called = {part.key.path.partition(".")[0] for part in manifest.parts} == {_CALLED}
+    if called and isinstance(program, nn.Module) and not isinstance(program, ProgramModule):
+        program = _calls_of(program)
     _check_same(program, artifact, manifest)
     return put_in_place(artifact, program, DropInSwitch, native=native, manifest=manifest)
 
@@ -99,6 +134,57 @@ def device_of(module: nn.Module) -> str:
     """Where its first weight is."""
     weight = next(module.parameters(), next(module.buffers(), None))
     return "cpu" if weight is None else str(weight.device)
+
+
+def _warn_of_hooks(program: nn.Module) -> None:
+    """Those inside: round what stands for a module its own hooks are called as ever."""
+    outermost = set(map(id, program.children() if isinstance(program, ProgramModule) else [program]))
+    inner = {name: part for name, part in program.named_modules() if part is not program and id(part) not in outermost}
+    if hooked := [name for name, part in inner.items() if users_hooks(part)]:
+        more = f" (and {len(hooked) - 1} more)" if hooked[1:] else ""
+        warnings.warn(
+            f"{hooked[0]}{more} has forward hooks. What they compute is in what togi puts in, which does not call "
+            "them: what they note down elsewhere stays as it is",
+            stacklevel=4,
+        )
+
+
+def _keeps_tensors(module: nn.Module, sample: Inputs) -> bool:
+    """Whether its calls leave other tensors in its buffers or attributes each time: a state, or what they found on the
+    way."""
+    with suppress(Exception), interrupted_after(_ASK_S), kept_generators(), torch.no_grad():  # foreign code
+        asked = copy_to_ask(Subject(module, sample))
+        _call(asked, sample)  # what is made once, is made in the first call
+        buffers, before = SavedBuffers(asked), remembered(asked)
+        for given in (sample, sample.map(_with_other_values)):
+            _call(asked, given)
+            changed, now = changed_since(before, asked), remembered(asked)
+            if buffers.changed() or any(tensors_of((before.get(name), now.get(name))) for name in changed):
+                return True
+    return False
+
+
+def _call(module: nn.Module, sample: Inputs) -> None:
+    given = sample.clone()
+    seed_all(0)
+    module(*given.args, **given.kwargs)
+
+
+def _with_other_values(tensor: Tensor) -> Tensor:
+    """Of those that it holds, or near them."""
+    return tensor * 0.5 if tensor.is_floating_point() else tensor.flip(-1) if tensor.dim() else tensor
+
+
+def _calls_of(module: nn.Module) -> ProgramModule:
+    """The program that calls it."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return module(*args, **kwargs)
+
+    call.__name__ = type(module).__name__
+    with suppress(TypeError, ValueError):  # TorchScript has none
+        call.__signature__ = inspect.signature(module.forward)  # type: ignore[attr-defined]
+    return ProgramModule(call, in_parts=True)
 
 
 def _check_object(obj: Any) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from togi.subject.conditions import condition, sizes_in
 from togi.subject.domain import refusals_on_device
-from togi.subject.refused_calls import other_input, sizes_apart, unmet_condition, values_outside
+from togi.subject.refused_calls import not_contiguous, other_input, sizes_apart, unmet_condition, values_outside
 from togi.subject.sample_facts import STRIDED
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ class AdmittedCalls:
             for facts, device, layout in zip(signature.inputs_facts, signature.devices, layouts, strict=True)
         ]
         self._related = [(*relation.one, *relation.other, relation.more, relation) for relation in signature.relations]
+        self._contiguous = signature.contiguous
         self._restricted = signature.restricted
         self._on_device = any(signature.devices[at] != "cpu" for at, _ in self._restricted)
         self.conditions = [(text, condition(text)) for text in signature.conditions]
@@ -71,6 +72,8 @@ class AdmittedCalls:
             for dim, size in fixed:
                 if sizes[dim] != size:
                     raise other_input(self._signature, position, tensor)
+            if self._contiguous and layout is torch.strided and not tensor.is_contiguous():
+                raise not_contiguous(self._signature, position, tensor)
         for one, dim, other, along, more, relation in self._related:
             if shapes[one][dim] - shapes[other][along] != more:
                 raise sizes_apart(self._signature, relation, tensors)

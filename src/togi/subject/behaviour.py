@@ -21,7 +21,7 @@ from typing_extensions import Self
 from togi.subject.compared import as_compared
 from togi.subject.inputs import Inputs
 from togi.subject.nested import tensors_in
-from togi.subject.plain_tensors import as_bytes
+from togi.subject.plain_tensors import as_bytes, stored
 from togi.subject.structure import Structure
 
 
@@ -221,13 +221,19 @@ def kept_generators() -> Iterator[None]:
 
 
 def same(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
-    """The same shapes, dtypes and bits, so that NaN agrees with NaN. Sparse and quantized tensors: shapes only."""
-    if len(first) != len(second):
+    """The same shapes, dtypes, layouts and bits, so that NaN agrees with NaN. Tensors of tensors: shapes only."""
+    return len(first) == len(second) and all(map(_same, first, second))
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    if (a.shape, a.dtype, a.layout) != (b.shape, b.dtype, b.layout):
         return False
-    return all(
-        a.shape == b.shape and a.dtype == b.dtype and (not _is_dense(a) or not _is_dense(b) or _same_bits(a, b))
-        for a, b in zip(first, second, strict=True)
-    )
+    if a.is_quantized:
+        return _same_bits(a.dequantize(), b.dequantize())
+    if _is_dense(a):
+        return _same_bits(a, b)
+    one, other = stored(a), stored(b)
+    return one[0].layout is not torch.strided or same(one, other)
 
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:

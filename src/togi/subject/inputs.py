@@ -80,7 +80,11 @@ def _fresh(part: Any) -> Any:
 
 
 def _clone(tensor: torch.Tensor) -> torch.Tensor:
-    return copy.deepcopy(tensor.detach()) if not tensor.is_inference() else tensor.clone()
+    import torch
+
+    if tensor.is_inference() or tensor.layout is not torch.strided:  # torch copies no sparse one of rows deeply
+        return tensor.detach().clone()
+    return copy.deepcopy(tensor.detach())
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from togi.core.quantities import a_type
 from togi.subject.classes import OTHER_ATTRIBUTES, is_of_items, kept_by_class
-from togi.subject.containers import SEQUENCES, WHOLE, Items, items_of, maker
+from togi.subject.containers import SEQUENCES, WHOLE, Items, items_of, maker, put_in
 from togi.subject.leaves import CONSTANTS, holds_nothing
 
 if TYPE_CHECKING:
@@ -69,6 +69,21 @@ def mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
     import torch
 
     return replaced(value, lambda part: change(part) if isinstance(part, torch.Tensor) else ENTER, new=True)
+
+
+def exchanged(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """A nested value with every tensor exchanged for ``change(tensor)``. Lists, dicts and objects stay the ones that
+    they are, and hold the others: somebody else may have them, too."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    items = None if holds_nothing(value) else opened(value)
+    if items is None:
+        return value
+    children = [exchanged(child, change) for child in items.children]
+    others = {id(before): now for before, now in zip(items.children, children, strict=True) if now is not before}
+    return value if not others or put_in(value, items.kind, items.keys, children) else substituted(value, others)
 
 
 def substituted(value: Any, table: Mapping[int, Any]) -> Any:

@@ -17,6 +17,19 @@ def plain(tensor: Tensor) -> Tensor:
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
+def stored(tensor: Tensor) -> list[Tensor]:
+    """The tensors in whose memory its values lie: itself, of a sparse one its indices and values."""
+    tensor = tensor.detach()
+    if tensor.layout is torch.sparse_coo:
+        tensor = tensor.coalesce()
+        return [tensor.indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return [tensor]
+
+
 def bits(tensor: Tensor) -> memoryview:
     """The bytes of a tensor that is not nested, in the order of its elements."""
     data: memoryview = as_bytes(plain(tensor)).numpy().data

@@ -41,6 +41,15 @@ def other_input(signature: Signature, position: int, tensor: Any) -> TypeError |
     )
 
 
+def not_contiguous(signature: Signature, position: int, tensor: Tensor) -> ValueError:
+    """An input that lies otherwise in memory than a graph that reads it by strides was captured for."""
+    return ValueError(
+        f"{signature.inputs_facts[position].name} is not contiguous (its strides are {tuple(tensor.stride())}), but "
+        "the model reads memory by strides (as_strided), and was tuned and proven with contiguous inputs: give "
+        ".contiguous() of it, or call the original"
+    )
+
+
 def sizes_apart(signature: Signature, relation: Relation, tensors: Sequence[Tensor]) -> ValueError:
     """Two sizes that do not belong together."""
     (i, dim), (j, along) = relation.one, relation.other

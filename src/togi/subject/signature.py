@@ -103,6 +103,8 @@ class Signature(Record):
     """Values of every flat input for which the program was proven; empty: all that the original takes."""
     follows: tuple[Followed, ...] = ()
     """The size that each carried number of a call follows. Empty: these numbers decide nothing."""
+    contiguous: bool = False
+    """Its inputs have to be contiguous: the captured graph reads memory by strides, as it lay in the samples."""
 
     @model_validator(mode="after")
     def _complete(self) -> Signature:
@@ -257,6 +259,10 @@ class Signature(Record):
         """The same under these conditions."""
         return Signature(**(dict(self) | {"conditions": tuple(conditions)}))
 
+    def of_contiguous(self) -> Signature:
+        """The same for contiguous inputs alone."""
+        return Signature(**(dict(self) | {"contiguous": True}))
+
     def within(self, domains: Sequence[Domain]) -> Signature:
         """The same for these values alone."""
         return Signature(**(dict(self) | {"domains": tuple(domains)}))
@@ -341,16 +347,22 @@ class Signature(Record):
         names = self.names[self.positional :]
         return names, frozenset(names)
 
+    @functools.cached_property
+    def _given_none(self) -> frozenset[str]:
+        """Arguments that the samples give as None."""
+        none = Structure(kind="constant")
+        return frozenset(name for name, given in zip(self.names, self.arguments, strict=True) if given == none)
+
     def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         names, as_set = self._keywords
         if len(args) == self.positional and kwargs.keys() == as_set:  # called as the samples are
             return [*args, *[kwargs[name] for name in names]]
         by_name = dict(zip(positional_names(self.parameters, len(args)), args, strict=True)) | dict(kwargs)
         if len(by_name) == len(args) + len(kwargs):
-            missing = [name for name in self.names if name not in by_name]
+            missing = {name for name in self.names if name not in by_name}
             left_out = {name for name in self.none_by_default if by_name.get(name) is None}
-            if not missing and by_name.keys() <= {*self.names, *left_out}:
-                return [by_name[name] for name in self.names]
+            if missing <= left_out & self._given_none and by_name.keys() <= {*self.names, *left_out}:
+                return [by_name.get(name) for name in self.names]
         raise TypeError(
             f"called with ({', '.join(by_name)}), but it was tuned for calls of the form ({', '.join(self.names)}). "
             "Tune it again with samples of the form you need."

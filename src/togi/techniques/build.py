@@ -14,6 +14,7 @@ from togi.core.records import Ending, Facts, Outcome, Recipe
 from togi.graph.candidate import Candidate
 from togi.measure.memory import is_out_of_memory
 from togi.subject.inputs import Subject
+from togi.subject.plain_tensors import stored
 from togi.subject.prepare import prepare
 from togi.subject.signature import Signature
 from togi.subject.training import TrainingStep
@@ -82,7 +83,9 @@ def fingerprint(module: nn.Module) -> str:
         hooks = list(forward_hook_counts(part))
         digest.update(f"{name}|{type(part).__qualname__}|{in_training(part)}|{hooks}".encode())
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
-        digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|{tensor.stride()}|{_checksum(tensor)}".encode())
+        strides = tensor.stride() if tensor.layout is torch.strided else tensor.layout
+        values = "|".join(map(_checksum, stored(tensor))) if tensor.device.type != "meta" else "-"
+        digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|{strides}|{values}".encode())
     return digest.hexdigest()
 
 

@@ -31,7 +31,8 @@ from torch.nn.utils import parametrize
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from togi.core.user_code import place_in, user_frames
-from togi.torch_internals.autograd import current_node, next_sequence_number, sequence_number
+from togi.torch_internals.autograd import current_node, next_sequence_number, sequence_number, version_of
+from togi.torch_internals.tensors import tensors_of
 
 __all__ = [
     "BatchNorm",
@@ -44,6 +45,8 @@ __all__ = [
     "forward_hooks",
     "forward_pre_hooks",
     "has_hooks",
+    "has_own_call",
+    "hooks_noted",
     "in_training",
     "is_replica",
     "own_buffers",
@@ -53,6 +56,7 @@ __all__ = [
     "replace_tensors",
     "runs_compiled",
     "surround_compiled_calls",
+    "users_hooks",
 ]
 
 _COMPILED = itertools.count()
@@ -71,6 +75,54 @@ def forward_hooks(module: nn.Module) -> dict[int, Any]:
 def forward_pre_hooks(module: nn.Module) -> dict[int, Any]:
     """The module's own dict of forward pre-hooks."""
     return module._forward_pre_hooks
+
+
+def users_hooks(module: nn.Module) -> list[Any]:
+    """The forward hooks and pre-hooks that were registered on this module itself, but for torch's own: those set its
+    weights, to the same whenever they are called."""
+    hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    return [hook for hook in hooks if not _is_torchs(hook)]
+
+
+def has_own_call(module: nn.Module) -> bool:
+    """Whether its class has a ``__call__`` that is not torch's."""
+    owner = next(cls for cls in type(module).__mro__ if "__call__" in vars(cls))
+    return not owner.__module__.startswith("torch.")
+
+
+def _is_torchs(hook: Any) -> bool:
+    return str(getattr(hook, "__module__", None) or type(hook).__module__).startswith("torch.")
+
+
+@contextmanager
+def hooks_noted(modules: Iterable[nn.Module]) -> Iterator[set[int]]:
+    """The identities of those of the modules whose own hooks return something inside, or write into what they are
+    given: they change what the modules are called with, or answer."""
+    changing: set[int] = set()
+
+    def noting(hook: Callable[..., Any], key: int) -> Callable[..., Any]:
+        def noted(module: nn.Module, *given: Any, **kwargs: Any) -> Any:
+            tensors = [tensor for tensor in tensors_of(given) if not tensor.is_inference()]
+            before = sum(map(version_of, tensors))
+            answer = hook(module, *given, **kwargs)
+            if answer is not None or sum(map(version_of, tensors)) != before:
+                changing.add(key)
+            return answer
+
+        return noted
+
+    def put_back(hooks: dict[int, Any], key: int, hook: Any) -> None:
+        if key in hooks:  # some take themselves out
+            hooks[key] = hook
+
+    with ExitStack() as undo:
+        for module in (module for module in modules if not isinstance(module, torch.jit.ScriptModule)):
+            for hooks in (forward_hooks(module), forward_pre_hooks(module)):
+                for key, hook in list(hooks.items()):
+                    if not _is_torchs(hook):
+                        hooks[key] = noting(hook, id(module))
+                        undo.callback(put_back, hooks, key, hook)
+        yield changing
 
 
 def has_hooks(parameter: Tensor) -> bool:

@@ -83,6 +83,7 @@ def reach_of(
     samples: Sequence[Inputs],
     *,
     others: Sequence[Inputs] = (),
+    exact: bool = True,
     max_units: float = MAX_UNITS,
     nan: bool = True,
     limit_s: float = 10.0,
@@ -93,6 +94,8 @@ def reach_of(
     Args:
         original: what ``call`` stands for.
         others: calls that are made of it, too. Those that it answers rightly show values as the samples do.
+        exact: no technique of its recipe is approximate, so that one of these that it answers wrongly is a fault. Else
+            the measure of the whole program judges them.
         max_units: largest error of a faithful answer, in units of plain eager's own.
         nan: what the original shows as NaN must not be a number.
         limit_s: for rungs beyond the first of each ladder; three times as long for all of it.
@@ -101,7 +104,7 @@ def reach_of(
     if has_opaque(original.signature):
         return Reach((), notes=("no other values were asked for: an argument is an object that togi cannot vary",))
     with ieee_float32():
-        return _Climb(Jury(call, original, max_units), samples, others, limit_s, nan, clock).reach()
+        return _Climb(Jury(call, original, max_units), samples, others, exact, limit_s, nan, clock).reach()
 
 
 @dataclass
@@ -109,6 +112,7 @@ class _Climb:
     jury: Jury
     samples: Sequence[Inputs]
     others: Sequence[Inputs]
+    exact: bool
     limit_s: float
     nan: bool
     clock: Callable[[], float]
@@ -117,6 +121,8 @@ class _Climb:
     """The input, its ladder, the farthest rung that is answered rightly, and what is proven without any."""
     problems: dict[str, None] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
+    answered_wrongly: list[Inputs] = field(default_factory=list)
+    """Of the other calls."""
 
     def reach(self) -> Reach:
         self.began = self.clock()
@@ -134,19 +140,32 @@ class _Climb:
         self._floats({i: shown[i] for i in floats})
         if not self.problems:
             self._jumps({i: values for i, values in shown.items() if values.between.reach})
+        self._wrong_calls_are_kept_out()
         domains = tuple(self.domains.values())
         everything = all(domain.everything for domain in domains)
         return Reach(() if everything else domains, tuple(self.problems), tuple(self.notes))
 
     def _answered_rightly(self) -> Iterator[Inputs]:
         """Of the other calls, as long as there is time for them. A state that is handed on from call to call has other
-        values in each, and bounds of a few of them would refuse the rest."""
+        values in each, and bounds of a few of them would refuse the rest. What the program refuses is not among them:
+        nothing is proven of that."""
         by_quarters = sorted(range(len(self.others)), key=lambda number: number % 4)  # some of all, if not all of them
         for given in (self.others[number] for number in by_quarters):
             if not self._is_early(_OTHERS_SHARE):
                 return
-            if self.jury.verdict(given, _AS_MADE) is Verdict.RIGHT:
+            verdict = self.jury.verdict(given, _AS_MADE)
+            if verdict is Verdict.RIGHT:
                 yield given
+            elif verdict is Verdict.WRONG:
+                self.answered_wrongly.append(given)
+
+    def _wrong_calls_are_kept_out(self) -> None:
+        """By the bounds that were found: what is answered wrongly in one of the calls that are made is a fault."""
+        flatten = self.jury.original.signature.flatten_inputs
+        for given in self.answered_wrongly if self.exact else ():
+            tensors = enumerate(flatten(given.args, given.kwargs))
+            if not any(self.domains[i].refusal(tensor) for i, tensor in tensors):
+                self.problems["it answers otherwise than the original in a call that is made of it"] = None
 
     def _integers_and_masks(self, shown: dict[int, Shown]) -> None:
         for i, values in shown.items():
@@ -223,7 +242,7 @@ class _Climb:
 
     def _not_varied(self, i: int) -> None:
         name, dtype = self.jury.original.signature.inputs_facts[i].name, self.flat[i].dtype
-        kinds = "sparse, quantized, complex or 8-bit floats, nor what holds NaN in a sample"
+        kinds = "sparse, quantized, complex or 8-bit floats, unsigned integers of 16 bits and more, nor NaN in a sample"
         self.notes[f"no other values of {name} ({dtype}) were asked for: togi varies no {kinds}"] = None
 
     def _cannot_be_kept_out(self, i: int, rung: Rung) -> None:
@@ -358,7 +377,7 @@ class _Climb:
             found[verdict] += 1
             if verdict is Verdict.WRONG:
                 return verdict
-            if found[Verdict.ILLEGAL] > _MOST_RAISES and not found[Verdict.RIGHT]:
+            if found[Verdict.ILLEGAL] > _MOST_RAISES and set(found) == {Verdict.ILLEGAL}:
                 break
         return Verdict.ILLEGAL if set(found) == {Verdict.ILLEGAL} else Verdict.RIGHT
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
 from togi.verify.leaves import clone, copy_inputs, has_opaque, with_layout_of
-from togi.verify.probes import Change
+from togi.verify.probes import UNORDERED, Change
 
 _SAMPLES_VARIED = 3
 """Samples of which variants in value are derived: each costs a call of the original and of every candidate."""
@@ -60,7 +60,7 @@ def _changed(sample: Inputs, change: Change, seed: int) -> Inputs:
 
 def _is_mask(tensor: Tensor) -> bool:
     """Rows that say what counts: bools, zeros and ones, or zeros and what a softmax makes zero."""
-    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.dim() < 2:
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.dim() < 2 or tensor.dtype in UNORDERED:
         return False
     if tensor.is_complex() or (tensor.is_floating_point() and tensor.element_size() == 1):
         return False

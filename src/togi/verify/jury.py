@@ -32,6 +32,8 @@ Call = Callable[..., Any]
 class Verdict(enum.Enum):
     RIGHT = "right"
     WRONG = "wrong"
+    REFUSED = "refused"
+    """The program raises on it: it answers nothing wrong, and shows nothing right."""
     ILLEGAL = "illegal"
     """The original raises on it."""
     UNASKED = "unasked"
@@ -55,7 +57,7 @@ class Jury:
             try:
                 answer = self.original.observe(self.call, given)
             except Exception:  # foreign code: an engine that refuses answers nothing wrong
-                return Verdict.RIGHT
+                return Verdict.REFUSED
             return Verdict.RIGHT if self._same(given, answer, eager, rung) else Verdict.WRONG
 
     def _same(self, given: Inputs, found: Observation, eager: Observation, rung: Rung) -> bool:

@@ -66,22 +66,24 @@ def has_opaque(signature: Signature) -> bool:
 
 def put_into(given: Inputs, values: Inputs) -> Inputs | None:
     """The call ``values`` made with the tensors and arrays of ``given``, which hold its numbers from then on. All else
-    (numbers, texts, random generators) is copied from ``values``: a call may have used up what ``given`` holds.
+    (numbers, also those of NumPy, texts, random generators) is copied from ``values``: a call may have used up what
+    ``given`` holds.
 
     None: there is nothing to write, or it cannot be written.
     """
     held, wanted = (list(_walk((call.args, dict(call.kwargs)), "", 0, set())) for call in (given, values))
-    if not wanted or [at for at, _ in held] != [at for at, _ in wanted]:  # the call before may have put more there
+    if [at for at, _ in held] != [at for at, _ in wanted]:  # the call before may have put more there
         return None
-    if not all(isinstance(item, Tensor) or _is_written_through(item) for _, item in held):
+    written = [(item, value) for (_, item), (_, value) in zip(held, wanted, strict=True) if _is_written(item)]
+    if not written:
         return None
     try:
         with torch.no_grad():
-            for (_, item), (_, value) in zip(held, wanted, strict=True):
+            for item, value in written:
                 _as_tensor(item).copy_(_as_tensor(value))
     except RuntimeError:  # an expanded input: several elements are one place in memory
         return None
-    memo = {id(value): item for (_, item), (_, value) in zip(held, wanted, strict=True)}
+    memo = {id(value): item for item, value in written}
     args, kwargs = copy.deepcopy((values.args, dict(values.kwargs)), memo)
     return Inputs(args, kwargs)
 
@@ -144,8 +146,9 @@ def _is_changeable(item: Any) -> bool:
     return type(item).__module__ == "numpy" and tensor_of(item) is not None
 
 
-def _is_written_through(item: Any) -> bool:
-    return is_array(item) and _as_tensor(item).data_ptr() == item.ctypes.data
+def _is_written(item: Any) -> bool:
+    """Not so a NumPy number, and an array that is read-only."""
+    return isinstance(item, Tensor) or (is_array(item) and _as_tensor(item).data_ptr() == item.ctypes.data)
 
 
 def _walk(value: Any, path: str, depth: int, seen: set[int]) -> Iterator[tuple[str, Any]]:

@@ -115,12 +115,13 @@ class Original:
 
 
 def _values(given: Inputs) -> bytes | None:
-    """What tells calls apart that differ in nothing but the values of tensors, bit by bit; None where a tensor has no
+    """What tells calls apart that differ in sizes and values of tensors alone, bit by bit; None where a tensor has no
     bits of its own, as a nested one."""
     digest = hashlib.blake2b()
     for tensor in given.tensors():
         if tensor.layout is not torch.strided or tensor.is_nested:
             return None
+        digest.update(str(tuple(tensor.shape)).encode())
         digest.update(bits(tensor))
     return digest.digest()
 

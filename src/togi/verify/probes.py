@@ -31,6 +31,10 @@ _FAR = 1e3
 """Large next to what models are usually given."""
 
 
+UNORDERED = (torch.uint16, torch.uint32, torch.uint64)
+"""Integers of which torch finds no smallest and largest."""
+
+
 @dataclass(frozen=True)
 class Rung:
     """Values to ask for, and what is proven of the input where all of them were answered rightly."""
@@ -72,7 +76,7 @@ class Shown:
     @classmethod
     def of(cls, tensors: Sequence[Tensor]) -> Shown | None:
         """Read them off. None: of such tensors no others are made (all empty, sparse, quantized, complex, 8-bit
-        floats, NaN in a sample)."""
+        floats, ``UNORDERED``, NaN in a sample)."""
         tensors = [tensor for tensor in tensors if tensor.numel()]
         if not tensors or not all(map(_can_be_probed, tensors)):
             return None
@@ -108,6 +112,7 @@ class Shown:
 def _can_be_probed(tensor: Tensor) -> bool:
     return (
         tensor.layout is torch.strided
+        and tensor.dtype not in UNORDERED
         and not (tensor.is_quantized or tensor.is_complex())
         and not (tensor.is_floating_point() and tensor.element_size() == 1)
     )
@@ -356,7 +361,14 @@ def _rows(value: int) -> Change:
 
 
 def _filled(value: float) -> Change:
-    return lambda tensor, _: torch.full_like(tensor, value)
+    def change(tensor: Tensor, _: torch.Generator) -> Tensor:
+        """As far as the type goes: torch raises where a number is beyond it."""
+        if tensor.is_floating_point() and math.isfinite(value):
+            most = torch.finfo(tensor.dtype).max
+            return torch.full_like(tensor, max(-most, min(value, most)))
+        return torch.full_like(tensor, value)
+
+    return change
 
 
 def _of_lattice(tensor: Tensor, generator: torch.Generator) -> Tensor:

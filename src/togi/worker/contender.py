@@ -180,6 +180,7 @@ class BuiltRecipe(Contender):
             original=Original(module, self.trial.surveyed.signature, config.seed, check.varying),
             samples=self._shown(),
             others=self._others(),
+            exact=is_exact(self._recipe),
             max_units=check.lasting_units(),
             nan=not config.nan_differences,
         )

@@ -6,10 +6,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
+from torch import Tensor, nn
 
-from tests.techniques.engine.engine_subjects import made
+from tests.techniques.engine.engine_subjects import candidate_of, made
+from togi.graph.capture import export
 from togi.techniques.engine.programs import aot_inductor
 from togi.torch_internals.compiler import cpp_compiler_missing
 
@@ -70,3 +74,39 @@ def test_a_manifest_that_names_no_number_of_threads_is_refused(threads: object, 
     meta = {"file": aot_inductor.FILE, "threads": threads, "built_on": aot_inductor.built_on("cpu")}
     with pytest.raises(RuntimeError, match="the number of threads that it was compiled for"):
         aot_inductor.load(tmp_path, meta, made("strided_input").signature)
+
+
+@pytest.mark.parametrize("written", [0, "0", [2], [-1], [True]])
+def test_a_manifest_that_names_no_inputs_into_which_it_writes_is_refused(written: object, tmp_path: Path) -> None:
+    meta = {"file": aot_inductor.FILE, "threads": 1, "written": written, "built_on": aot_inductor.built_on("cpu")}
+    with pytest.raises(RuntimeError, match="the inputs into which it writes"):
+        aot_inductor.load(tmp_path, meta, made("strided_input").signature)
+
+
+class Rectified(nn.Module):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return x.relu_() + y
+
+
+class Runner:
+    """As the package does it."""
+
+    def boxed_run(self, given: list[Tensor]) -> list[Tensor]:
+        x, y = given
+        given.clear()
+        return [x.relu_() + y]
+
+
+def test_what_a_call_writes_into_a_copy_of_an_input_reaches_the_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machine code is given contiguous tensors, so of others copies."""
+    x, y = torch.randn(3, 4), torch.randn(1, 4).expand(3, 4)
+    candidate = candidate_of(Rectified(), [(x.clone(), y.contiguous())])
+    written = aot_inductor.written_inputs(export(candidate))
+    assert written == (0,)
+    monkeypatch.setattr(aot_inductor, "aoti_load", lambda _: SimpleNamespace(loader=Runner()))
+    monkeypatch.setattr(aot_inductor, "aoti_operators", lambda _: [])
+    program = aot_inductor.AotInductorProgram(Path("any"), candidate.signature, None, written=written)
+    for given in (x.clone(), x.t().contiguous().t()):
+        (answer,) = program.run([given, y])
+        assert torch.equal(given, x.relu())
+        assert torch.equal(answer, x.relu() + y)

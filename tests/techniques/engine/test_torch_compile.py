@@ -89,6 +89,16 @@ def test_a_state_of_the_process_is_known_by_itself_though_another_thread_notes_o
     assert call._state() == call._state() == 0
 
 
+@pytest.mark.parametrize("form", [torch.Tensor.to_sparse, torch.Tensor.to_sparse_csr])
+@pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta")
+def test_a_sparse_input_is_told_apart_without_strides(form: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    given = form(torch.eye(3))
+    signature = Signature.of(torch.nn.Identity(), [Inputs((given,))], [given])
+    call = CompiledCall(torch.nn.Identity(), signature, {}, exportable=True)
+    assert call(given) is given
+    assert call._key((given,), {}) == call._key((given.clone(),), {}) != call._key((given.to_dense(),), {})
+
+
 def test_without_a_device_the_note_says_that_nothing_is_recorded() -> None:
     candidate = made("strided_input")
     program = technique("torch_compile").apply(candidate, {"mode": "reduce-overhead", "freezing": False}).program

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from togi.graph.candidate import in_contexts
 from togi.techniques import Refuses, compatible, conformance, technique
 from togi.techniques.runtime.inference_mode import InferenceMode
 
@@ -20,11 +21,42 @@ class Counter(nn.Module):
         return x + self.calls
 
 
-def test_outputs_are_inference_tensors():
-    start = conformance.candidate_of(nn.Linear(2, 2), [torch.randn(1, 2)])
-    output = InferenceMode().apply(start, {}).runnable()(torch.randn(1, 2))
-    assert output.is_inference()
-    assert not torch.is_inference_mode_enabled()
+def test_outputs_are_ordinary_tensors():
+    """Callers write to what they are given, and record it."""
+    seen = []
+
+    class Two(nn.Module):
+        def forward(self, x):
+            seen.append(torch.is_inference_mode_enabled())
+            y = x + 1
+            return {"y": y, "again": (y, y.t())}, x
+
+    x = torch.randn(1, 2)
+    candidate = conformance.candidate_of(Two(), [x])
+    call = InferenceMode().apply(candidate, {}).runnable()
+    seen.clear()
+    output, given = call(x)
+    assert (seen, torch.is_inference_mode_enabled()) == ([True], False)
+    assert given is x
+    again, turned = output["again"]
+    assert again is output["y"]
+    output["y"].mul_(2)
+    assert torch.equal(turned, (2 * (x + 1)).t())
+    (again * torch.ones(1, 2, requires_grad=True)).sum().backward()
+    with torch.inference_mode():
+        assert call(x)[0]["y"].is_inference()
+
+
+def test_what_a_call_fills_stays_the_list_that_it_is():
+    def fill(x, cache):
+        cache["keys"].append(x + 1)
+        return cache
+
+    cache = {"keys": []}
+    output = in_contexts(fill, [torch.inference_mode])(torch.ones(2), cache)
+    assert output is cache
+    assert output["keys"] is cache["keys"]
+    cache["keys"][0].add_(1)
 
 
 def test_it_refuses_a_module_that_changes_a_buffer():

@@ -28,7 +28,8 @@ class InferenceMode(Technique):
 
     Source: https://docs.pytorch.org/docs/stable/notes/autograd.html#inference-mode
 
-    Cost and risk: outputs are inference tensors: they cannot take part in autograd, even outside, unless cloned.
+    Cost and risk: what is made inside could be written to and recorded in inference mode alone. So callers are given
+    ordinary tensors on the same memory, which takes microseconds for each output.
     """
 
     id = "inference_mode"

@@ -6,7 +6,7 @@ import platform
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from torch import Tensor
 from togi.core.callers import MOST_THREADS
 from togi.core.errors import Refused
 from togi.core.records import Scalar
+from togi.graph.aliasing import MemorySharing
 from togi.graph.candidate import Candidate
 from togi.graph.capture import export
 from togi.graph.recurrent import recurrent_layers
@@ -32,6 +33,9 @@ from togi.torch_internals.compiler import (
 )
 from togi.torch_internals.operators import runs_python
 
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
 FILE = "model.pt2"
 
 
@@ -45,23 +49,39 @@ class AotInductorProgram(StoredProgram):
     holds_module = False
 
     def __init__(
-        self, path: Path, signature: Signature, threads: int | None, stored: HiddenFiles | None = None
+        self,
+        path: Path,
+        signature: Signature,
+        threads: int | None,
+        stored: HiddenFiles | None = None,
+        written: Sequence[int] = (),
     ) -> None:
+        """``written``: the inputs into which a call writes, by position."""
         super().__init__(signature, stored)
         self.threads = threads
+        self.written = tuple(written)
         self.runner = aoti_load(str(path)).loader
         if any(map(runs_python, aoti_operators(path))):
             self.serve_one_at_a_time()
 
     def run(self, inputs: list[Tensor]) -> Sequence[Tensor]:
         given = [_as_compiled(tensor) for tensor in inputs]
+        copied = [(inputs[place], given[place]) for place in self.written if given[place] is not inputs[place]]
         # some kernels have memory for the threads that they were compiled for, and none for what others would write
         with nullcontext() if self.threads is None else no_more_threads(self.threads):
             outputs: Sequence[Tensor] = self.runner.boxed_run(given)
+        for tensor, written in copied:
+            if not torch.equal(tensor, written):
+                tensor.copy_(written)
         return outputs
 
     def meta(self) -> dict[str, Any]:
-        return {"file": FILE, "threads": self.threads, "built_on": built_on(self.signature.device)}
+        return {
+            "file": FILE,
+            "threads": self.threads,
+            "written": list(self.written),
+            "built_on": built_on(self.signature.device),
+        }
 
 
 def build(candidate: Candidate, options: dict[str, Scalar]) -> AotInductorProgram:
@@ -71,6 +91,7 @@ def build(candidate: Candidate, options: dict[str, Scalar]) -> AotInductorProgra
     program = export(candidate)
     if candidate.signature.dynamic_dims and (apart := recurrent_layers(program.graph_module) - {"lstm"}):
         raise Refused(f"AOTInductor takes {min(apart)} apart into steps, of a fixed number")
+    written = written_inputs(program)
     settings = compile_settings(candidate.signature, freezing=bool(options["freezing"]))
     threads = (candidate.threads or torch.get_num_threads()) if candidate.device.type == "cpu" else None
     with ExitStack() as stack:
@@ -83,7 +104,7 @@ def build(candidate: Candidate, options: dict[str, Scalar]) -> AotInductorProgra
             stack.enter_context(short_loops_without_threads())
         stack.enter_context(inductor_settings(settings))
         path = aoti_package(program, str(folder / FILE), {"max_autotune": bool(options["max_autotune"])})
-        built = AotInductorProgram(Path(path), candidate.signature, threads, stored)
+        built = AotInductorProgram(Path(path), candidate.signature, threads, stored, written)
     return built
 
 
@@ -96,13 +117,28 @@ def _thread_settings(threads: int) -> dict[str, Any]:
 def load(folder: Path, meta: dict[str, Any], signature: Signature) -> AotInductorProgram:
     """Raises RuntimeError where the generated machine code does not fit this machine or this torch."""
     check_machine(meta["built_on"], built_on(signature.device))
-    return AotInductorProgram(folder / FILE, signature, _checked_threads(meta.get("threads"), signature.device))
+    threads = _checked_threads(meta.get("threads"), signature.device)
+    written = _checked_places(meta.get("written", []), len(signature.inputs_facts))
+    return AotInductorProgram(folder / FILE, signature, threads, written=written)
 
 
 def _checked_threads(found: Any, device: str) -> int | None:
     if found is None or (device == "cpu" and type(found) is int and 0 < found <= MOST_THREADS):
         return found  # None: of a device, or of an artifact whose kernels hold their number of threads
     raise RuntimeError(f"its manifest has {found!r} where the number of threads that it was compiled for belongs")
+
+
+def written_inputs(program: ExportedProgram) -> tuple[int, ...]:
+    """The inputs into which a call may write, by position."""
+    written = {node.name for node in MemorySharing(program.graph).written_inputs()}
+    written |= set(program.graph_signature.user_inputs_to_mutate.values())
+    return tuple(place for place, name in enumerate(program.graph_signature.user_inputs) if name in written)
+
+
+def _checked_places(found: Any, count: int) -> list[int]:
+    if isinstance(found, list) and all(type(place) is int and 0 <= place < count for place in found):
+        return found
+    raise RuntimeError(f"its manifest has {found!r} where the inputs into which it writes belong")
 
 
 def built_on(device: str) -> dict[str, Any]:

@@ -84,7 +84,10 @@ class CompiledCall:
 def _compared(tensor: Tensor) -> tuple[object, ...]:
     """What Dynamo compares of an input."""
     kind = (type(tensor), tensor.dtype, tensor.requires_grad, tensor.is_inference())
-    return (*kind, tensor.shape, tensor.stride())
+    if tensor.is_nested:  # it has no shape
+        return (*kind, tensor.layout)
+    # sparse ones have no strides
+    return (*kind, tensor.shape, tensor.stride() if tensor.layout is torch.strided else tensor.layout)
 
 
 class FreshOutputs:
