@@ -261,7 +261,7 @@ def test_a_schedule_of_another_optimizer_is_explained() -> None:
 
 
 def test_a_compiled_loop_body_is_explained() -> None:
-    def train_step(module: nn.Module, optimizer: Any, sample: Tensor) -> Tensor:
+    def train_step(module: nn.Module, _: Any, sample: Tensor) -> Tensor:
         return square(module, sample)
 
     with pytest.raises(SubjectError, match="give the function itself"):

@@ -137,9 +137,7 @@ def test_a_plan_from_a_file_is_used_and_taken_away(tmp_path: Path, capsys: pytes
     budget.end()
 
 
-def test_the_callback_of_transformers_tells_its_autocast(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_callback_of_transformers_tells_its_autocast(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("transformers", reason="transformers is not installed")
     from togi.trainers.transformers import TrainerMemoryBudget
 

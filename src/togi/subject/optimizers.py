@@ -25,8 +25,8 @@ def trainable(module: nn.Module) -> list[nn.Parameter]:
 def made_optimizer(make: MakeOptimizer, module: nn.Module) -> Optimizer:
     """The optimizer of a module.
 
-    Raises SubjectError where the user's function raises, or makes another thing, and for a module that cannot be trained
-    in a copy.
+    Raises SubjectError where the user's function raises, or makes another thing, and for a module of which no copy can
+    be trained.
     """
     parameters = trainable(module)
     if not all(parameter.is_leaf for parameter in parameters):
