@@ -24,6 +24,7 @@ from benchmarks import (
     precision,
     programs,
     train,
+    train_limits,
 )
 
 from togi.render.proven_table import between
@@ -43,6 +44,7 @@ TABLES: dict[str, Callable[[Any], str]] = {
     "precision": precision.table,
     "programs": programs.table,
     "train": train.table,
+    "train_limits": train_limits.table,
 }
 """By the name of the file of figures."""
 

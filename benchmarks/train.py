@@ -28,7 +28,7 @@ from benchmarks.rows import measured_here, measured_on, put_rows, read_rows
 
 from togi import api
 from togi.core.quantities import plural
-from togi.core.records import ErrorReport, Facts, Interval, Recipe
+from togi.core.records import ErrorReport, Facts, Footprint, Interval, Recipe
 from togi.core.version import version
 from togi.decide.faithful import MAX_UNITS
 from togi.decide.faster import Criterion
@@ -197,17 +197,25 @@ class Raced:
         rows[OURS] = ours
         if EAGER not in self.standing:
             return [*rows.values()]
-        others = [running for way, running in self.standing.items() if way != EAGER]
-        base = self.standing[EAGER]
-        raced = race(
-            others, base, budget_s=self.budget_s, seed=0, criterion=EVERYBODY, least_rounds=ROUNDS, enough=_narrow
-        )
+        raced = self.take_turns()
         for way, running in self.standing.items():
-            self.fill(rows[way], running, raced)
+            self.fill(rows[way], raced)
+            if rows[way].ms is not None:
+                put_memory(rows[way], running)
+        if ours.ms is not None:
+            ours.over = self.over(OURS, raced)
         if best.is_reference:
             self.as_it_was(ours, rows[EAGER])
             ours.over = self.over(EAGER, raced)
         return [*rows.values()]
+
+    def take_turns(self) -> RaceResult:
+        """All that stand, plain eager among them."""
+        others = [running for way, running in self.standing.items() if way != EAGER]
+        base = self.standing[EAGER]
+        return race(
+            others, base, budget_s=self.budget_s, seed=0, criterion=EVERYBODY, least_rounds=ROUNDS, enough=_narrow
+        )
 
     def over(self, own: str, raced: RaceResult) -> dict[str, Ends]:
         """How many times as fast as each other way it is."""
@@ -231,27 +239,31 @@ class Raced:
         row.first_step_s = running.first_call_ms / 1e3
         self.standing[row.way] = running
 
-    def fill(self, row: Row, running: RunningTrial, raced: RaceResult) -> None:
+    def fill(self, row: Row, raced: RaceResult) -> None:
+        """The figures of its turns."""
         entry = raced.entry(row.way)
         if entry.latency_ms is None:
             row.failed = entry.left_because
             return
         row.ms, row.over_eager = _ends(entry.latency_ms), _ends(entry.speedup_x)
-        if row.way == OURS:
-            row.over = self.over(OURS, raced)
-        try:
-            footprint = running.footprint()
-        except TrialEnded as ended:
-            row.failed = f"timed, but its memory was not measured: {ended}"
-            return
-        row.process_mib = footprint.total_bytes / MIB
-        allocator = footprint.allocator_peak_bytes
-        row.allocator_mib = None if allocator is None else allocator / MIB
 
     def as_it_was(self, ours: Row, eager: Row) -> None:
         """Nothing was found, so what togi hands back is the step as it is."""
         ours.ms, ours.proof, ours.over_eager = eager.ms, eager.proof, (1.0, 1.0, 1.0)
         ours.allocator_mib, ours.process_mib = eager.allocator_mib, eager.process_mib
+
+
+def put_memory(row: Row, running: RunningTrial) -> Footprint | None:
+    """What it takes in a step, as the process and as torch's allocator see it. None where it was not measured."""
+    try:
+        footprint = running.footprint()
+    except TrialEnded as ended:
+        row.failed = f"its memory was not measured: {ended}"
+        return None
+    row.process_mib = footprint.total_bytes / MIB
+    allocator = footprint.allocator_peak_bytes
+    row.allocator_mib = None if allocator is None else allocator / MIB
+    return footprint
 
 
 def _narrow(speedup_x: Interval) -> bool:
@@ -275,7 +287,7 @@ def _proof(report: ErrorReport | None) -> str:
 
 def line(row: Row) -> str:
     ms = "-" if row.ms is None else f"{row.ms[0]:.1f} ms"
-    return f"  {row.way:<20} {ms:>10} {_times(row.over_eager):>24}  {row.proof}  {row.recipe}  {row.failed}"
+    return f"  {row.way:<20} {ms:>10} {times(row.over_eager):>24}  {row.proof}  {row.recipe}  {row.failed}"
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
@@ -289,12 +301,12 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     ]
     for row in sorted(rows, key=_place):
         ms = "-" if row["ms"] is None else f"{row['ms'][0]:.1f}"
-        memory = f"{_number(row['allocator_mib'])} ({_number(row['process_mib'])})"
+        memory = f"{number(row['allocator_mib'])} ({number(row['process_mib'])})"
         first = "-" if row["first_step_s"] is None else f"{row['first_step_s']:.1f}"
-        soon = [_number(row[name]) for name in ("first_gain_s", "nearly_s", "search_s")]
+        soon = [number(row[name]) for name in ("first_gain_s", "nearly_s", "search_s")]
         way = f"**{OURS}**" if row["way"] == OURS else row["way"]
         lines.append(
-            f"| {row['model']} | {row['threads']} | {way} | {ms} | {_times(row['over_eager'])} | {memory} | "
+            f"| {row['model']} | {row['threads']} | {way} | {ms} | {times(row['over_eager'])} | {memory} | "
             f"{row['proof'] or row['failed']} | {first} | {', '.join(soon) if row['way'] == OURS else ''} | "
             f"`{row['recipe']}` |"
         )
@@ -331,14 +343,14 @@ def _over(row: dict[str, Any], way: str) -> float | None:
     return None if ends is None else float(ends[0])
 
 
-def _times(ends: Iterable[float] | None) -> str:
+def times(ends: Iterable[float] | None) -> str:
     if ends is None:
         return "-"
     median, low, high = ends
     return f"{median:.2f} x ({low:.2f} to {high:.2f})"
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}"
 
 

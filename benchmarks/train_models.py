@@ -1,6 +1,9 @@
-"""The training steps of benchmarks/train.py and train_proof.py, one factory each, as a user would write them.
+"""The training steps of the benchmarks train, train_limits and train_proof, one factory each, as a user would write
+them.
 
     togi tune benchmarks/train_models.py:resnet18 --train
+    togi memory benchmarks/train_models.py:resnet18_checkpointed --train    # each block with torch.utils.checkpoint
+    togi memory benchmarks/train_models.py:resnet18_in_4_parts --train      # in micro-batches
 
 Kinds that differ: dense, wide and depthwise convolutions, transformers on pictures and on text with small and large
 vocabularies, an encoder-decoder with skips and dropout, recurrence. Weights and data are random.
@@ -8,14 +11,20 @@ vocabularies, an encoder-decoder with skips and dropout, recurrence. Weights and
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import os
+import re
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from togi import Subject
+from togi.subject.micro_batches import backward
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -104,11 +113,20 @@ def masked_words(rows: int, length: int, words: int, samples: int = SAMPLES) -> 
 
 def gpt2_4() -> Subject:
     """GPT-2 of 4 layers, 2 x 128 tokens, AdamW."""
+    return gpt2(4, 128)
+
+
+def gpt2_12() -> Subject:
+    """GPT-2 small, 2 x 256 tokens, AdamW. For train_limits.py alone."""
+    return gpt2(12, 256)
+
+
+def gpt2(layers: int, length: int) -> Subject:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
-    module = GPT2LMHeadModel(GPT2Config(n_layer=4, use_cache=False)).train()
-    return Subject(module, next_words(2, 128, 50257), step=own_loss, optimizer=adamw)
+    module = GPT2LMHeadModel(GPT2Config(n_layer=layers, use_cache=False)).train()
+    return Subject(module, next_words(2, length, 50257), step=own_loss, optimizer=adamw)
 
 
 def next_words(rows: int, length: int, words: int, samples: int = SAMPLES) -> list[dict[str, Tensor]]:
@@ -177,3 +195,47 @@ def lstm() -> Subject:
 
 
 ALL = [resnet18, resnet50, mobilenetv3, vit_tiny, bert_mini, gpt2_4, unet, lstm]
+
+BLOCKS: dict[str, Callable[[Any], Iterable[nn.Module]]] = {
+    "resnet18": lambda m: [*m.layer1, *m.layer2, *m.layer3, *m.layer4],
+    "resnet50": lambda m: [*m.layer1, *m.layer2, *m.layer3, *m.layer4],
+    "mobilenetv3": lambda m: m.features,
+    "vit_tiny": lambda m: m.blocks,
+    "bert_mini": lambda m: m.bert.encoder.layer,
+    "gpt2_4": lambda m: m.transformer.h,
+    "gpt2_12": lambda m: m.transformer.h,
+    "unet": lambda m: [*m.down, *m.joined],
+}
+"""What a user would checkpoint. An LSTM is one whole."""
+
+
+def checkpointed(name: str) -> Subject:
+    """The same step with ``torch.utils.checkpoint`` round each block, as documented."""
+    subject: Subject = globals()[name]()
+    for block in BLOCKS[name](subject.module):
+        block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
+    return subject
+
+
+def in_parts(name: str, parts: int) -> Subject:
+    """The same step in micro-batches, as a loop of the user's own."""
+    subject: Subject = globals()[name]()
+    loss = subject.step
+
+    def train_step(module: nn.Module, optimizer: torch.optim.Optimizer, sample: Any) -> Tensor:
+        optimizer.zero_grad()
+        found = backward(module, sample, loss, parts)
+        optimizer.step()
+        return found
+
+    return dataclasses.replace(subject, step=None, train_step=train_step)
+
+
+def __getattr__(name: str) -> Any:
+    """Factories of the same steps by another way."""
+    found = re.fullmatch(r"(?P<of>\w+?)_(?:checkpointed|in_(?P<parts>\d+)_parts)", name)
+    if found is None or found["of"] not in globals():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if found["parts"] is None:
+        return functools.partial(checkpointed, found["of"])
+    return functools.partial(in_parts, found["of"], int(found["parts"]))

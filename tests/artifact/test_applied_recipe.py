@@ -191,3 +191,28 @@ def test_micro_batches_of_a_list_are_proven() -> None:
     assert report.faithful, report.problems
     built = build_step(recipe(micro_batches={"parts": 2}, plain_step={}), step)
     built.run(step.samples[0])
+
+
+def test_what_was_proven_in_an_own_loop_is_put_on_the_live_module_alone() -> None:
+    """The loop computes its loss as before, so none is asked for."""
+
+    def loop(module: nn.Module, optimizer: torch.optim.Optimizer, sample: Any) -> Tensor:
+        optimizer.zero_grad()
+        loss = of_two(module, sample)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return loss.detach()
+
+    subject = Subject(network(), [pair()], train_step=loop, optimizer=adam)
+    facts = survey_step(TrainingStep.of(subject), seed=0, machine=machine("cpu")).facts
+    choices = recipe(bf16={"how": "autocast"}, fused={}, plain_step={})
+    record = togi.TrainingRecipe.of(choices, TrainingStep.of(subject), facts)
+    module, other = network(), network()
+    own, others = adam(module.parameters()), adam(other.parameters())
+    with record.apply(module, own) as applied:
+        first, plain = loop(module, own, pair()), loop(other, others, pair())
+        with pytest.raises(togi.TogiError, match="applied without a loss"):
+            applied.step(pair())
+    assert first.dtype is torch.float32
+    assert 0 < abs(first - plain) < 0.1 * plain
+    assert "forward" not in vars(module)

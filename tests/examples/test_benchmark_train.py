@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks import rows, train, train_models
+from benchmarks import rows, train, train_limits, train_models
 
 from togi.core.records import Facts
 from togi.measure import RaceResult
+from togi.subject.inputs import Subject
 from togi.subject.training import TrainingStep
 from togi.worker.locate import locate
 
@@ -131,3 +132,72 @@ def test_a_write_that_is_ended_leaves_the_rows_of_before(monkeypatch: pytest.Mon
         rows.put_rows(file, [{"id": "b"}], by="id")
     monkeypatch.undo()
     assert rows.read_rows(file) == [{"id": "a", "x": 1}]
+
+
+def limited(way: str, ms: float | None, mib: float, **given: Any) -> train_limits.Row:
+    ends = None if ms is None else (ms, ms - 1, ms + 1)
+    return train_limits.Row("lstm", way, 1, ms=ms and ends, process_mib=mib, **(HERE | given))
+
+
+def test_within_a_limit_the_fastest_by_hand_was_not_found_wrong() -> None:
+    rows = [
+        limited("above it", 10.0, 250.0, right=True),
+        limited("wrong", 11.0, 150.0, right=False),
+        limited("not timed", None, 150.0, right=True),
+        limited("togi, 50 %", 12.0, 150.0, right=True, percent=50),
+        limited("other random numbers", 13.0, 150.0),
+        limited("slower", 14.0, 150.0, right=True),
+    ]
+    best = train_limits.best_by_hand(rows, 200.0)
+    assert best is not None
+    assert best.way == "other random numbers"
+    assert train_limits.best_by_hand(rows, 100.0) is None
+
+
+def test_a_limit_that_togi_missed_is_in_the_table() -> None:
+    kept = limited("togi, 75 %", 10.0, 150.0, percent=75, best="by hand", over_best=(0.9, 0.8, 0.95))
+    missed = limited("togi, 50 %", 10.0, 150.0, percent=50)
+    models = [train_limits.Model("lstm", 1, {"75": 200.0, "50": 120.0}, [kept, missed], measured="here")]
+    table = train_limits.table(json.loads(json.dumps([*map(asdict, models)])))
+    first, second = (line.split(" | ") for line in table.splitlines()[2:4])
+    assert (first[5], second[5]) == ("75 %", "75 %")
+    assert "At 75 % togi is within the limit on 1 of 1 row; its step is 0.90 x as fast" in table
+    assert "slower beyond doubt on 1." in table
+    assert "At 50 % togi is within the limit on 0 of 1 row." in table
+
+
+class Stack(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(2))
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            given = block(given).tanh()
+        return given
+
+
+def stack() -> Subject:
+    torch.manual_seed(0)
+    batch = (torch.randn(4, 4), torch.tensor([0, 1, 2, 3]))
+    return Subject(Stack().train(), batch, step=train_models.class_loss, optimizer=train_models.adamw)
+
+
+@pytest.mark.parametrize("way", ["checkpointed", "in_2_parts"])
+def test_other_ways_of_a_model_train_as_it_does(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    monkeypatch.setattr(train_models, "stack", stack, raising=False)
+    monkeypatch.setitem(train_models.BLOCKS, "stack", lambda module: module.blocks)
+    steps = [TrainingStep.of(make()) for make in (stack, getattr(train_models, f"stack_{way}"))]
+    for step in steps:
+        step.run(step.samples[0])
+    plain, other = (step.parameters for step in steps)
+    assert plain.keys() == other.keys()
+    for name in plain:
+        torch.testing.assert_close(other[name].grad, plain[name].grad)
+
+
+def test_another_way_of_an_unknown_model_has_no_factory() -> None:
+    with pytest.raises(AttributeError, match="nothing_checkpointed"):
+        train_models.__getattr__("nothing_checkpointed")
+    assert set(train_models.BLOCKS) < set(train_limits.MODELS)
+    assert all(callable(getattr(train_models, name)) for name in train_limits.MODELS)

@@ -98,7 +98,12 @@ def of_a_partial() -> Callable[..., int]:
     return functools.partial(step, [0])
 
 
+def decorated() -> Callable[..., int]:
+    return torch.autocast("cpu", torch.bfloat16)(in_a_closure())  # type: ignore[no-any-return]
+
+
 STEPS: dict[str, Callable[[], Callable[..., int]]] = {
+    "decorated": decorated,
     "globals": lambda: of_globals,
     "closure": in_a_closure,
     "helper": through_a_helper,

@@ -17,6 +17,7 @@ from togi.core.errors import SubjectError
 from togi.lint.trace.compiled import prepared_run
 from togi.subject.inputs import Subject
 from togi.subject.training import Snapshot, TrainingStep
+from togi.verify.step_truth import make_step_truth
 
 SAMPLE = torch.linspace(-1, 1, 48).reshape(6, 8)
 
@@ -138,6 +139,34 @@ def test_settings_that_a_schedule_changed_are_put_back() -> None:
         assert copied.optimizer.schedule.last_epoch == 2  # type: ignore[union-attr]
 
 
+def test_what_a_step_froze_is_frozen_where_it_is_put_back() -> None:
+    def train_step(module: nn.Module, optimizer: Any, sample: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = square(module, sample)
+        loss.backward()
+        optimizer.step()
+        next(module.parameters()).requires_grad_(False)
+        return loss
+
+    step = step_of(step=None, train_step=train_step)
+    before = Snapshot.of(step)
+    step.run(step.samples[0])
+    frozen, copied = Snapshot.of(step), step_of(step=None, train_step=train_step)
+    for start, takes_a_gradient in ((frozen, False), (before, True)):
+        start.restore(copied)
+        first, *others = copied.module.parameters()
+        assert first.requires_grad is takes_a_gradient
+        assert all(parameter.requires_grad for parameter in others)
+
+
+def test_groups_that_a_step_adds_are_explained() -> None:
+    step = step_of()
+    assert step.optimizer is not None
+    step.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]})
+    with pytest.raises(SubjectError, match="make all groups there"):
+        Snapshot.of(step).restore(step_of())
+
+
 def test_an_optimizer_without_a_function_is_made_again_by_its_class() -> None:
     module = net()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
@@ -211,6 +240,34 @@ def test_an_optimizer_from_outside_would_train_another_module() -> None:
         TrainingStep.of(Subject(module, SAMPLE, train_step=train_step, optimizer=adam))
 
 
+def test_a_schedule_of_another_optimizer_is_explained() -> None:
+    """Made outside, or by the first call: every run has an optimizer of its own."""
+    made: dict[str, Any] = {}
+
+    def train_step(module: nn.Module, optimizer: Any, sample: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = square(module, sample)
+        loss.backward()
+        optimizer.step()
+        made.setdefault("schedule", ExponentialLR(optimizer, 0.5)).step()
+        return loss
+
+    step = step_of(step=None, train_step=train_step)
+    with pytest.raises(SubjectError, match=r"holds another optimizer \(made.schedule\)"):
+        make_step_truth(step, seed=0)
+    made["schedule"] = ExponentialLR(adam(list(net().parameters())), 0.5)
+    with pytest.raises(SubjectError, match="Make the schedule in optimizer"):
+        step_of(step=None, train_step=train_step)
+
+
+def test_a_compiled_loop_body_is_explained() -> None:
+    def train_step(module: nn.Module, _: Any, sample: Tensor) -> Tensor:
+        return square(module, sample)
+
+    with pytest.raises(SubjectError, match="give the function itself"):
+        make_step_truth(step_of(step=None, train_step=torch.compile(train_step)), seed=0)
+
+
 @pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
 def test_hooks_on_parameters_which_a_copy_would_not_have_are_refused(register: str) -> None:
     module = net()
@@ -219,6 +276,12 @@ def test_hooks_on_parameters_which_a_copy_would_not_have_are_refused(register: s
         TrainingStep.of(Subject(module, SAMPLE, step=square, optimizer=adam))
     handle.remove()
     TrainingStep.of(Subject(module, SAMPLE, step=square, optimizer=adam))
+
+
+def test_torchscript_which_no_copy_can_train_is_explained() -> None:
+    scripted = torch.jit.script(nn.Linear(8, 8))
+    with pytest.raises(SubjectError, match="give the module that it was made of"):
+        TrainingStep.of(Subject(scripted, SAMPLE, step=square, optimizer=torch.optim.Adam))
 
 
 def test_a_module_without_anything_to_train_is_refused() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -176,6 +176,55 @@ def test_a_loop_of_the_users_own_runs_under_a_plan() -> None:
     assert report.faithful, report.problems
     under_it = build_step(recipe(recompute={"keep": 0.0}, plain_step={}), step_of(**own))
     assert peak_bytes(under_it) < peak_bytes(step_of(**own))
+
+
+def test_a_loop_that_counts_and_schedules_runs_under_a_plan() -> None:
+    """Each run of planning begins alike: else gradients of parameters that moved differ, or there are none."""
+    calls = {"made": 0}
+
+    def scheduled(parameters: Any) -> torch.optim.Optimizer:
+        optimizer: Any = adamw(parameters)
+        optimizer.schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+        return cast("torch.optim.Optimizer", optimizer)
+
+    def loop(module: nn.Module, optimizer: Any, sample: Any) -> Tensor:
+        loss = mean_error(module, sample)
+        loss.backward()  # type: ignore[no-untyped-call]
+        calls["made"] += 1
+        if calls["made"] % 2 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        optimizer.schedule.step()
+        return loss
+
+    step = step_of(step=None, train_step=loop, optimizer=scheduled)
+    step.run(step.samples[0])
+    assert fit.plan_to_keep(step, 0.0).policies
+    assert calls == {"made": 1}
+    assert step.optimizer is not None
+    assert step.optimizer.param_groups[0]["lr"] == 0.5e-3
+
+
+def test_a_plan_goes_with_bf16_in_an_own_loop() -> None:
+    def loop(module: nn.Module, optimizer: torch.optim.Optimizer, sample: Any) -> Tensor:
+        optimizer.zero_grad()
+        loss = mean_error(module, sample)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return loss
+
+    own = {"step": None, "train_step": loop}
+    low = recipe(bf16={"how": "autocast"}, plain_step={})
+    both = recipe(bf16={"how": "autocast"}, recompute={"keep": 0.0}, plain_step={})
+    plain, planned = build_step(low, step_of(**own)), build_step(both, step_of(**own))
+    assert isinstance(planned.plan, Plan)
+    for _ in range(2):
+        for step in (plain, planned):
+            step.run(step.samples[0])
+        for name, parameter in plain.parameters.items():
+            assert torch.equal(parameter, planned.parameters[name]), name
+    planned.undo()
+    assert "forward" not in vars(planned.module)
 
 
 @pytest.mark.parametrize("keep", [None, "much", 1.0, -0.5, True])

@@ -193,7 +193,7 @@ def test_an_own_loop_is_changed_by_its_module_and_optimizer_alone() -> None:
     found = survey_step(step.copy(), seed=0, machine=machine("cpu")).facts
     assert found.own_loop
     assert all(options["of"] == "module" for options in technique("torch_compile").options(found))
-    of_the_loss: dict[str, Options] = {"torch_compile": {"of": "loss"}, "bf16": {}, "micro_batches": {"parts": 2}}
+    of_the_loss: dict[str, Options] = {"torch_compile": {"of": "loss"}, "micro_batches": {"parts": 2}}
     for id, options in of_the_loss.items():
         with pytest.raises(Refused, match="loop body"):
             technique(id).apply_step(step, options)
@@ -201,6 +201,36 @@ def test_an_own_loop_is_changed_by_its_module_and_optimizer_alone() -> None:
         lambda step: build_step(recipe(channels_last={}, fused={}, plain_step={}), step), make_step_truth(step, seed=1)
     )
     assert report.faithful
+
+
+def test_in_an_own_loop_bf16_is_the_modules_calls() -> None:
+    """What the loop does with their results is in float32, as without it."""
+    answers: list[Tensor] = []
+
+    def loop(module: nn.Module, optimizer: torch.optim.Optimizer, sample: tuple[Tensor, Tensor]) -> Tensor:
+        pictures, targets = sample
+        optimizer.zero_grad()
+        answers.append(module(pictures))
+        loss = (answers[-1] - targets).square().mean()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return loss.detach()
+
+    step = step_of(step=None, train_step=loop)
+    hidden: list[torch.dtype] = []
+    step.module.get_submodule("0").register_forward_hook(lambda _module, _args, answer: hidden.append(answer.dtype))
+    built = technique("bf16").apply_step(step, {"how": "autocast"})
+    built.run(step.samples[0])
+    built.undo()
+    step.run(step.samples[0])
+    assert hidden == [torch.bfloat16, torch.float32]
+    assert [answer.dtype for answer in answers] == [torch.float32] * 2
+    gradients = [parameter.grad for parameter in step.module.parameters()]
+    assert all(gradient is not None and gradient.dtype is torch.float32 for gradient in gradients)
+    assert "forward" not in vars(step.module)
+    scripted = torch.jit.script(nn.Linear(4, 4))
+    with pytest.raises(Refused, match="TorchScript"):
+        technique("bf16").apply_step(dataclasses.replace(step, module=scripted), {"how": "autocast"})
 
 
 def test_facts_say_what_the_step_draws_and_what_its_optimizer_can(facts: Facts) -> None:

@@ -137,15 +137,23 @@ def test_a_plan_from_a_file_is_used_and_taken_away(tmp_path: Path, capsys: pytes
     budget.end()
 
 
-def test_the_callback_of_transformers_tells_its_autocast(tmp_path: Path) -> None:
+def test_the_callback_of_transformers_tells_its_autocast(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("transformers", reason="transformers is not installed")
     from togi.trainers.transformers import TrainerMemoryBudget
 
     Plan(autocast="bfloat16").save(tmp_path / "plan.json")
     callback = TrainerMemoryBudget("1GiB", plan=tmp_path / "plan.json")
     args = SimpleNamespace(world_size=1, n_gpu=0, bf16=True, fp16=False, gradient_accumulation_steps=1)
+    args.label_smoothing_factor, args.torch_compile = 0.0, False
     callback.on_train_begin(args, None, None, model=nn.Linear(2, 2))
     callback.budget.end()
+    assert "the loss that the model returns" not in capsys.readouterr().err
+    args.label_smoothing_factor, args.torch_compile = 0.1, True
+    callback.on_train_begin(args, None, None, model=nn.Linear(2, 2))
+    callback.budget.end()
+    said = capsys.readouterr().err
+    assert "the plan is for the loss that the model returns" in said
+    assert "torch_compile has no effect" in said
     args.bf16 = False
     with pytest.raises(FitError, match="runs with autocast off"):
         callback.on_train_begin(args, None, None, model=nn.Linear(2, 2))

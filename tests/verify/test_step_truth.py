@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +18,7 @@ from tests.small_modules import ComputesWith, Counts
 from togi.core.errors import SubjectError
 from togi.decide.faithful import MAX_UNITS
 from togi.subject.inputs import Subject
-from togi.subject.training import TrainingStep
+from togi.subject.training import TrainingStep, checked_loss
 from togi.verify.step_truth import make_step_truth
 from togi.verify.training import StepTruth, verify_step
 
@@ -258,6 +259,69 @@ def test_a_scaler_and_its_scale_belong_to_the_step() -> None:
     report = verify_step(unscaled, truth)
     assert not report.faithful
     assert scaler.get_scale() == 256.0
+
+
+def test_the_proven_step_is_one_in_which_the_optimizer_runs() -> None:
+    """A loop that adds gradients up over five batches, and a scale that overflows at first."""
+    calls = {"made": 0}
+
+    def accumulating(module: nn.Module, optimizer: Any, sample: Tensor) -> Tensor:
+        loss = square(module, sample)
+        (loss / 5).backward()
+        calls["made"] += 1
+        if calls["made"] % 5 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        return loss.detach()
+
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24)  # too large for float16 until it was halved some times
+
+    def scaled(module: nn.Module, optimizer: Any, sample: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.float16):
+            loss = module(sample).float().square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        return loss.detach()
+
+    for train_step in (accumulating, scaled):
+        truth = truth_of(net(), train_step=train_step)
+        assert truth.eager.optimizer_steps == 1
+        assert truth.start.optimizer._state, "it has run before"
+        assert truth.eager.tensors["update 0.weight"].any()
+        assert truth.exact is not None, truth.fallback
+        assert verify_step(lambda step: step, truth).faithful
+
+        def twice_the_rate(step: TrainingStep) -> TrainingStep:
+            assert step.optimizer is not None
+            step.optimizer.param_groups[0]["lr"] *= 2
+            return step
+
+        assert not verify_step(twice_the_rate, truth).faithful
+    assert calls == {"made": 0}, "as it was"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_step_under_autocast_is_proven_in_float64(dtype: torch.dtype) -> None:
+    """Its loss is as far from float64's as its own precision explains, and not another function."""
+
+    def loss(module: nn.Module, sample: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype):
+            return module(sample).float().square().mean()
+
+    def in_other_order(module: nn.Module, sample: Tensor) -> Tensor:
+        return loss(module, sample.flip(0))
+
+    def a_thousandth_more(module: nn.Module, sample: Tensor) -> Tensor:
+        return loss(module, sample) * 1.001
+
+    truth = truth_of(net(), step=loss)
+    assert truth.exact is not None, truth.fallback
+    for other, right in ((in_other_order, True), (a_thousandth_more, False)):
+        step_of = functools.partial(dataclasses.replace, loss=checked_loss(other))
+        report = verify_step(step_of, truth)
+        assert report.faithful is right, report.problems
 
 
 def test_an_averaged_model_is_proven_in_float64_too() -> None:

@@ -131,7 +131,10 @@ class TrainingRecipe(Record):
         from togi.techniques.build import StepFailed, build_step
 
         loss = mean_of_outputs if step is None else checked_loss(step)
-        plain = TrainingStep(module=module, samples=(), loss=loss, optimizer=optimizer, plan=self.plan)
+        own_loop = _loop_of_the_user if self.own_loop and step is None else None
+        plain = TrainingStep(
+            module=module, samples=(), loss=loss, optimizer=optimizer, train_step=own_loop, plan=self.plan
+        )
         self.check(plain)
         try:
             built = build_step(self.recipe, plain)
@@ -144,6 +147,10 @@ class TrainingRecipe(Record):
                 "step(module, sample) -> loss, and take applied.loss(sample) in the loop"
             )
         return AppliedRecipe(built, step is not None)
+
+
+def _loop_of_the_user(*_: Any) -> Any:
+    """Stands for the loop body in which a record was proven. The user's own runs, and never this."""
 
 
 @dataclasses.dataclass

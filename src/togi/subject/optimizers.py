@@ -23,9 +23,19 @@ def trainable(module: nn.Module) -> list[nn.Parameter]:
 
 
 def made_optimizer(make: MakeOptimizer, module: nn.Module) -> Optimizer:
-    """The optimizer of a module. Raises SubjectError where the user's function raises, or makes another thing."""
+    """The optimizer of a module.
+
+    Raises SubjectError where the user's function raises, or makes another thing, and for a module of which no copy can
+    be trained.
+    """
+    parameters = trainable(module)
+    if not all(parameter.is_leaf for parameter in parameters):
+        raise SubjectError(
+            "parameters in a copy of the module are results of autograd, which no optimizer takes, and togi trains "
+            "copies. TorchScript is copied so: give the module that it was made of"
+        )
     try:
-        optimizer: Any = make(trainable(module))
+        optimizer: Any = make(parameters)
     except Exception as error:  # the user's function, and what torch says of its groups
         raise SubjectError(
             f"optimizer(parameters) raises: {user_place(error)}. It is given the parameters that take a gradient, and "
@@ -84,9 +94,18 @@ class OptimizerState:
             self._groups = [_settings(group) for group in optimizer.param_groups]
 
     def write(self, optimizer: Optimizer | None, parameters: Mapping[str, nn.Parameter]) -> None:
-        """Into the optimizer of other parameters of the same names, in another dtype maybe."""
+        """Into the optimizer of other parameters of the same names, in another dtype maybe.
+
+        Raises SubjectError where it has other groups.
+        """
         if optimizer is None:
             return
+        if len(optimizer.param_groups) != len(self._groups):
+            raise SubjectError(
+                "the training step adds groups to its optimizer or takes them away, and every run begins with an "
+                "optimizer that optimizer(parameters) made: make all groups there, and freeze what is to be trained "
+                "later inside of the step (requires_grad_)"
+            )
         optimizer.state.clear()
         for key, value in self._state.items():
             parameter = parameters.get(key) if isinstance(key, str) else None

@@ -76,6 +76,12 @@ class Surroundings:
         """Names of optimizers that were made outside, of parameters that are not a copy's."""
         return [name for name, value in self._objects.items() if isinstance(value, torch.optim.Optimizer)]
 
+    @property
+    def schedules(self) -> list[str]:
+        """Names of objects that hold such an optimizer, as a schedule does."""
+        held = {name: getattr(value, "optimizer", None) for name, value in self._objects.items()}
+        return [name for name, optimizer in held.items() if isinstance(optimizer, torch.optim.Optimizer)]
+
     @contextmanager
     def widened(self) -> Iterator[None]:
         """Modules among them, such as an averaged one, are in float64 meanwhile."""
@@ -164,7 +170,10 @@ def _references(value: Any) -> Iterator[_Reference]:
     elif isinstance(value, types.MethodType):
         yield from (_fixed("", value.__self__), _fixed("", value.__func__))
     elif isinstance(value, types.FunctionType):
-        yield from _of_function(value) if is_users(value.__code__.co_filename) else ()
+        if is_users(value.__code__.co_filename):
+            yield from _of_function(value)
+        elif isinstance(inner := getattr(value, "__wrapped__", None), types.FunctionType):
+            yield _fixed("", inner)  # decorated with torch.autocast, torch.compile
     elif isinstance(value, list | tuple) and len(value) <= _LARGEST:
         yield from (_item(value, i, str(i)) for i in range(len(value)))
     elif isinstance(value, dict) and len(value) <= _LARGEST:

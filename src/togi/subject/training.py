@@ -93,12 +93,7 @@ class TrainingStep:
             )
         if subject.step is None and subject.train_step is None:
             notes = (*notes, "The subject has no step: the loss is the mean of all floating-point outputs.")
-        if outside := Surroundings(subject.train_step, None).optimizers:
-            raise SubjectError(
-                f"train_step uses an optimizer from outside ({', '.join(outside)}), and togi trains a copy, whose "
-                "parameters that one does not have. Use the optimizer that train_step is given; parameters that are "
-                "trained in another way are groups of it"
-            )
+        check_surroundings(subject.train_step)
         make = make_optimizer or subject.optimizer
         return cls(
             module=module,
@@ -184,13 +179,15 @@ class TrainingStep:
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """All that a training step begins with: parameters, buffers, gradients, modes, the optimizer's state and settings,
-    the state of every generator, and what a ``train_step`` keeps elsewhere."""
+    """All that a training step begins with: parameters, buffers, gradients, modes, what is frozen, the optimizer's
+    state and settings, the state of every generator, and what a ``train_step`` keeps elsewhere."""
 
     tensors: dict[str, Tensor]
     """Parameters and buffers."""
     gradients: dict[str, Tensor | None]
     modes: dict[str, bool]
+    trained: dict[str, bool]
+    """Of each parameter, whether it takes a gradient."""
     optimizer: OptimizerState
     generators: GeneratorStates
     surroundings: dict[str, Any]
@@ -201,6 +198,7 @@ class Snapshot:
             tensors={name: resting(tensor) for name, tensor in named_tensors(step.original)},
             gradients={name: None if p.grad is None else resting(p.grad) for name, p in step.parameters.items()},
             modes={name: in_training(part) for name, part in step.original.named_modules()},
+            trained={name: parameter.requires_grad for name, parameter in step.parameters.items()},
             optimizer=OptimizerState(step.optimizer, step.parameters),
             generators=GeneratorStates.now(),
             surroundings=step.surroundings.read(),
@@ -214,6 +212,8 @@ class Snapshot:
         for name, parameter in step.parameters.items():
             gradient = self.gradients.get(name)
             parameter.grad = None if gradient is None else gradient.to(parameter, copy=True)
+            if self.trained.get(name, parameter.requires_grad) != parameter.requires_grad:
+                parameter.requires_grad_(self.trained[name])
         for name, part in step.original.named_modules():
             if self.modes.get(name, in_training(part)) != in_training(part):
                 part.training = self.modes[name]
@@ -251,6 +251,23 @@ def _check_hooks(module: nn.Module) -> None:
             f"{', '.join(hooked[:3])} {'has' if len(hooked) == 1 else 'have'} hooks (register_hook, "
             "register_post_accumulate_grad_hook). A copy of a parameter has none, so togi would train without them: do "
             "in train_step what they do, or leave them out"
+        )
+
+
+def check_surroundings(train_step: OwnStep | None) -> None:
+    """Raises SubjectError for what is of an optimizer that is not the one that ``train_step`` is given."""
+    surroundings = Surroundings(train_step, None)
+    if outside := surroundings.optimizers:
+        raise SubjectError(
+            f"train_step uses an optimizer from outside ({', '.join(outside)}), and togi trains a copy, whose "
+            "parameters that one does not have. Use the optimizer that train_step is given; parameters that are "
+            "trained in another way are groups of it"
+        )
+    if outside := surroundings.schedules:
+        raise SubjectError(
+            f"train_step uses what holds another optimizer ({', '.join(outside)}), and togi trains a copy, with an "
+            "optimizer of its own, whose rates that one does not set. Make the schedule in optimizer(parameters) and "
+            "keep it there: optimizer.schedule = LambdaLR(optimizer, ...), then optimizer.schedule.step() in train_step"
         )
 
 

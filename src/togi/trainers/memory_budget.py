@@ -71,7 +71,7 @@ class MemoryBudget:
         if self.plan_file is not None and self.plan_file.exists():
             left_bytes = self.memory_bytes - _kept_bytes(module, accumulates)
             self.plan = _read(self.plan_file, autocast or NO_AUTOCAST, left_bytes)
-            self._say(f"{self.plan} (read from {self.plan_file})")
+            self.say(f"{self.plan} (read from {self.plan_file})")
         else:
             plan = self._planned(module, batch(), step, optimizer(), accumulates, remedy)
             self.plan = plan.model_copy(update={"autocast": autocast or NO_AUTOCAST})
@@ -93,13 +93,13 @@ class MemoryBudget:
             time_limit_s=self.time_limit_s,
         )
         with handed_over(module, batch, {"step": step}) as (ref, name):
-            self.result = FIT(ref, request, device=device, on_phase=self._say, on_wait=self._say)
+            self.result = FIT(ref, request, device=device, on_phase=self.say, on_wait=self.say)
         if not self.result.fits:
             raise FitError(
                 f"a training step of {name} does not fit {size(self.memory_bytes)}: the least that was found is "
                 f"{size(self.result.chosen.peak_bytes + kept_bytes)}. {remedy}"
             )
-        self._say(str(self.result))
+        self.say(str(self.result))
         return self.result.plan.model_copy(update={"subject": name})
 
     def step_begins(self) -> None:
@@ -117,7 +117,7 @@ class MemoryBudget:
         self.plan.remove(self._module)
         self._module = None
         if self._steps_ms and self.plan.policies:
-            self._say(
+            self.say(
                 f"{plural(len(self._steps_ms), 'step')} under the plan took {milliseconds(self.step_ms)} in the median"
             )
 
@@ -126,7 +126,8 @@ class MemoryBudget:
         """The median of the steps so far."""
         return statistics.median(self._steps_ms)
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
+        """To whoever watches the training."""
         print(printable(f"togi: {text}"), file=sys.stderr)
 
 

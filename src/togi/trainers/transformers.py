@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,8 @@ class TrainerMemoryBudget(TrainerCallback):
     """Makes training steps fit into ``memory``: parameters, gradients, optimizer state and activations.
 
     Before the first step a plan is made and proven in a process of its own, on a copy of the model: loss and gradients
-    are those without it, to the bit. It is taken away when the training ends.
+    are those without it, to the bit. It is taken away when the training ends. The loss is the one that the model
+    returns: what a Trainer with a loss of its own (compute_loss_func, compute_loss) takes for that is not in the plan.
     """
 
     def __init__(
@@ -61,6 +62,8 @@ class TrainerMemoryBudget(TrainerCallback):
             accumulates=args.gradient_accumulation_steps > 1,
             remedy=f"{_SMALLER}.",
         )
+        for note in _not_covered(args):
+            self.budget.say(note)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.budget.step_begins()
@@ -92,6 +95,17 @@ def loss_of(model: nn.Module, sample: Mapping[str, Any], *, dtype: str | None) -
 
 def _autocast_dtype(args: Any) -> str | None:
     return "bfloat16" if args.bf16 else "float16" if args.fp16 else None
+
+
+def _not_covered(args: Any) -> Iterator[str]:
+    """What this training does otherwise than the plan takes for granted."""
+    if args.label_smoothing_factor:
+        yield (
+            "the plan is for the loss that the model returns. With label_smoothing_factor the Trainer computes another "
+            "one from the logits, and the memory of that is not in the plan"
+        )
+    if args.torch_compile:
+        yield "a model under a plan runs eagerly, so torch_compile has no effect on its steps"
 
 
 def _check_one_process(args: Any) -> None:

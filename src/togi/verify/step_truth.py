@@ -1,27 +1,31 @@
 """Makes the truth of a training step: warms the original up, and runs its step in float32 and in float64.
 
-It costs, with n steps that are looked at after the proven one: ``WARM_STEPS`` steps; 1 + n in float32 and twice as many
-in float64; and six single ones, of which one is in float64. A step in float64 takes about twice as long.
+It costs, with n steps that are looked at after the proven one: ``WARM_STEPS`` steps or more; 1 + n in float32 and
+twice as many in float64; and six single ones, of which one is in float64. A step in float64 takes about twice as long.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
+import torch
 
 from togi.core.errors import SubjectError
 from togi.core.quantities import first_line
 from togi.core.user_code import user_place
 from togi.subject.behaviour import seed_all
 from togi.subject.inputs import Inputs
+from togi.subject.plain_tensors import plain
 from togi.subject.remembered import kept_with_graph, why_not_twice
-from togi.subject.training import Snapshot, TrainingStep
+from togi.subject.training import Snapshot, TrainingStep, check_surroundings
 from togi.torch_internals.float32 import ieee_float32
+from togi.torch_internals.modes import FunctionObserver
+from togi.torch_internals.modules import uncompiled
+from togi.torch_internals.tensors import tensors_of
 from togi.verify.draws import NarrowDraws
 from togi.verify.float64 import float64_arithmetic, float64_by_default, nudge_parameters
 from togi.verify.observed_step import Around, Keep, ObservedStep, counting_steps, kept_whole, names_of, observe_steps
@@ -33,6 +37,9 @@ from togi.verify.units import Unit
 WARM_STEPS = 3
 """Steps before the proven one. In a first step momenta are zero and no gradients are left over, so a state that is
 reset, or gradients that are not dropped, would change nothing."""
+MOST_WARM_STEPS = 35
+"""Where the optimizer leaves steps out: a scaler does as long as its gradients overflow, and a loop that adds gradients
+up over several batches does in between."""
 LATER_STEPS = 1
 """Steps after it, in which what a candidate remembers shows, besides those on samples of other sizes."""
 _MOST_SIZES = 4
@@ -49,10 +56,28 @@ def make_step_truth(
     ``step`` stays as it is, and so does what a ``train_step`` keeps outside of module and optimizer.
 
     Raises:
-        SubjectError: the step raises, trains nothing, changes the module's structure, or its loss is not finite.
+        SubjectError: the step raises, trains nothing, changes the module's structure, runs compiled as a whole, or its
+            loss is not finite.
     """
+    if uncompiled(step.train_step) is not step.train_step:
+        raise SubjectError(
+            "train_step is what torch.compile returned, and gradients in the middle of it cannot be seen: give the "
+            "function itself. What is compiled inside of it, such as the optimizer's step, stays so"
+        )
     with step.undisturbed(), ieee_float32():
         return _TruthOfStep(step, seed, warm_steps, later_steps).truth()
+
+
+class _Narrowest(FunctionObserver):
+    """Notes the largest rounding of what functions return."""
+
+    epsilon = 0.0
+
+    def function(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        result = function(*args, **kwargs)
+        floats = [tensor.dtype for tensor in tensors_of(result) if tensor.is_floating_point()]
+        self.epsilon = max([self.epsilon, *(torch.finfo(dtype).eps for dtype in floats)])
+        return result
 
 
 @dataclass
@@ -64,10 +89,10 @@ class _TruthOfStep:
     notes: list[str] = field(default_factory=list)
 
     def truth(self) -> StepTruth:
+        self.start, warm_optimizer_steps = self._warm_up()
         given, proven = self.step.samples, range(self.warm_steps, self.warm_steps + 1 + self.later_steps)
         following = [given[i % len(given)] for i in proven]
         self.samples = (*following, *(_of_other_sizes(given, following) if self.later_steps else ()))
-        self.start, warm_optimizer_steps = self._warm_up()
         eager = self._run(self.samples)
         check_step(self.step, eager, self.warm_steps, warm_optimizer_steps)
         self.notes += remarks_on(self.step, eager)
@@ -78,7 +103,7 @@ class _TruthOfStep:
             return self._truth(eager, ignored=ignored, unrepeatable=unrepeatable)
         exact, around, fallback = self._float64(eager, ignored)
         spread = self._spread(eager, exact, again)
-        if exact is not None and (doubt := _branches(eager, exact, spread.losses)):
+        if exact is not None and (doubt := self._branches(eager, exact, spread)):
             exact, fallback = None, doubt
             spread = self._spread(eager, exact, again)
         sizes = sizes_of(exact or eager)
@@ -115,16 +140,36 @@ class _TruthOfStep:
         )
 
     def _warm_up(self) -> tuple[Snapshot, int]:
-        """The state after some steps, and how often the optimizer ran in them."""
+        """The state after some steps, and how often the optimizer ran in them. Where it leaves steps out, they are as
+        many as come before one in which it runs, not for the first time if that comes soon."""
         step = _copied(self.step)
         names = names_of(step)
         seed_all(self.seed)
         with counting_steps(step) as count:
             for number in range(self.warm_steps):
-                with explained_step(step, number + 1):
-                    step.run(step.samples[number % len(step.samples)].clone())
+                self._warm(step, number)
             _check_structure(names ^ names_of(step))
-            return Snapshot.of(step), count[0]
+            check_surroundings(self.step.train_step)  # what its first call made
+            start, ran = Snapshot.of(step), count[0]
+            if step.optimizer is None or (ran >= self.warm_steps and _has_finite_gradients(step)):
+                return start, ran
+            found = None
+            for number in range(self.warm_steps, MOST_WARM_STEPS):
+                before, ran_before = Snapshot.of(step), count[0]
+                self._warm(step, number)
+                if count[0] == ran_before or not _has_finite_gradients(step):
+                    continue
+                found = before, ran_before, number
+                if ran_before:
+                    break
+            if found is None:
+                return start, count[0]
+            start, ran, self.warm_steps = found
+            return start, ran
+
+    def _warm(self, step: TrainingStep, number: int) -> None:
+        with explained_step(step, number + 1):
+            step.run(step.samples[number % len(step.samples)].clone())
 
     def _run(
         self, samples: Sequence[Inputs], roundings: int = 0, number: int = 0, keep: Keep = kept_whole
@@ -150,6 +195,27 @@ class _TruthOfStep:
             self._run(samples, roundings, number, moved.take)
             spread.add(moved)
         return spread
+
+    def _branches(self, eager: ObservedStep, exact: ObservedStep, spread: SpreadInFloat32) -> str:
+        """Why float64 is another function: its loss is further from the original's than roundings explain, be they of
+        the parameters or of a narrower type that the step computes in (autocast)."""
+        loss, exact_loss = eager.tensors["loss"], exact.tensors["loss"]
+        if not may_branch(loss, exact_loss) or not branches(loss, exact_loss, spread.losses):
+            return ""
+        if roundings := self._roundings_of_narrowest():
+            moved = spread.distances()
+            self._run(self.samples[:1], roundings, len(NUDGES), moved.take)
+            if moved.loss is not None and not branches(loss, exact_loss, [moved.loss]):
+                return ""
+        return f"in float64 its loss is {float(exact_loss):.6g} instead of {float(loss):.6g}"
+
+    def _roundings_of_narrowest(self) -> int:
+        """One rounding of the narrowest type that the step computes in, in roundings of its parameters; 0 where it
+        computes in theirs."""
+        with _Narrowest() as seen:
+            self._run(self.samples[:1])
+        own = max(torch.finfo(p.dtype).eps for p in self.step.parameters.values() if p.is_floating_point())
+        return round(seen.epsilon / own) if seen.epsilon > own else 0
 
     def _exact_units(self, exact: ObservedStep, around: Around, sizes: dict[str, float]) -> dict[str, Unit]:
         nudged = Distances(exact, exact)
@@ -208,6 +274,12 @@ class _TruthOfStep:
         )
 
 
+def _has_finite_gradients(step: TrainingStep) -> bool:
+    """Of others a fused kernel makes no update, where a scaler tells it that they are infinite."""
+    gradients = [plain(p.grad) for p in step.parameters.values() if p.grad is not None]
+    return all(bool(gradient.isfinite().all()) for gradient in gradients)
+
+
 def check_step(step: TrainingStep, eager: ObservedStep, warm_steps: int, warm_optimizer_steps: int) -> None:
     """Raises SubjectError for a step that trains nothing, or that has no finite loss."""
     _check_structure(eager.structure)
@@ -224,8 +296,8 @@ def check_step(step: TrainingStep, eager: ObservedStep, warm_steps: int, warm_op
         )
     if step.optimizer is not None and not warm_optimizer_steps + eager.optimizer_steps:
         raise SubjectError(
-            f"the optimizer did not run in {warm_steps + 1} steps: does train_step call step() of the optimizer that "
-            "it is given?"
+            f"the optimizer did not run in {MOST_WARM_STEPS} steps: does train_step call step() of the optimizer that "
+            "it is given? A GradScaler leaves that out as long as gradients overflow: begin with a lower init_scale"
         )
 
 
@@ -251,14 +323,6 @@ def remarks_on(step: TrainingStep, eager: ObservedStep) -> Iterator[str]:
         yield f"{len(left_out)} parameters are in no group of the optimizer ({', '.join(left_out[:_NAMED])})."
     if eager.optimizer_steps != 1:
         yield f"The optimizer runs {eager.optimizer_steps} times in the step that is proven."
-
-
-def _branches(eager: ObservedStep, exact: ObservedStep, moved: Sequence[Tensor]) -> str:
-    """Why float64 is another function: its loss is further from the original's than roundings explain."""
-    loss, exact_loss = eager.tensors["loss"], exact.tensors["loss"]
-    if may_branch(loss, exact_loss) and branches(loss, exact_loss, moved):
-        return f"in float64 its loss is {float(exact_loss):.6g} instead of {float(loss):.6g}"
-    return ""
 
 
 def _of_other_sizes(samples: Sequence[Inputs], chosen: Sequence[Inputs]) -> list[Inputs]:

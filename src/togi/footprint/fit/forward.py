@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -17,6 +17,9 @@ _FORWARD = "forward"
 class ReplacedForward(FunctionStandIn, ABC):
     """Stands where a module's ``forward`` stood, and looks like it. Survives ``deepcopy`` and pickling: a copy serves
     the copy."""
+
+    of_plan: ClassVar[bool] = True
+    """A plan put it there, and takes it away."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -92,7 +95,8 @@ def why_not_replaceable(module: nn.Module) -> str:
 
 def _works_for(forward: Any, module: nn.Module) -> bool:
     """A wrapper of another library is a function, which ``deepcopy`` shares: it may call the original's."""
-    return isinstance(forward, ReplacedForward) and forward.module is module and not forward.retired
+    of_plan = isinstance(forward, ReplacedForward) and forward.of_plan
+    return of_plan and forward.module is module and not forward.retired
 
 
 def _layers(forward: Any) -> Iterator[Any]:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from togi.core.errors import Refused
-from togi.core.records import Facts
-from togi.techniques.base import Applies, Options, Refuses
+from togi.techniques.base import Options
 from togi.techniques.half_precision import HalfPrecision
 
 if TYPE_CHECKING:
     from togi.subject.training import TrainingStep
-
-_OWN_LOOP = "the backward pass is inside of the user's loop body, and must run without autocast"
 
 
 class Bf16(HalfPrecision):
@@ -20,7 +16,8 @@ class Bf16(HalfPrecision):
 
     What it does: ``how=cast`` stores the float32 weights in bfloat16 and casts floating inputs; ``how=autocast`` keeps
     weights and casts around the operators that gain from it. Outputs come back in the types the original returns. A
-    training step runs its forward pass and loss under autocast; parameters, gradients and optimizer stay float32.
+    training step runs its forward pass and loss under autocast; parameters, gradients and optimizer stay float32. In a
+    loop body of the user's own (``train_step``) the module's calls run so, and return float32.
 
     When it applies: to modules with float32 weights or inputs, on a GPU, and on CPUs with instructions for it (x86:
     avx512_bf16, amx_bf16; ARM: bf16).
@@ -42,16 +39,9 @@ class Bf16(HalfPrecision):
     speedup = 1.3
     trains = True
 
-    def applies(self, facts: Facts) -> Applies | Refuses:
-        if facts.own_loop:
-            return Refuses(_OWN_LOOP)
-        return super().applies(facts)
-
     def apply_step(self, step: TrainingStep, options: Options) -> TrainingStep:
         import torch
 
         from togi.techniques.precision.lowering.cast import step_under_autocast
 
-        if step.train_step is not None:
-            raise Refused(_OWN_LOOP)
         return step_under_autocast(step, torch.bfloat16)

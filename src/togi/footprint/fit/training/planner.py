@@ -71,8 +71,9 @@ class TrainingPlanner(Planner[SavingChoice]):
     ) -> None:
         """``enough_bytes``: if the unmodified step takes no more, no time is needed for a plan."""
         super().__init__(step, device, seed, limit, report)
-        for group in step.optimizer.param_groups if step.optimizer is not None else ():
-            group["lr"] = 0.0  # every run must begin with equal parameters, the optimizer's work included
+        self._surroundings = step.training.surroundings
+        self._kept_outside = self._surroundings.read()
+        self._stand_still()
         self._doing("the first run of the step", self._limit)
         replaced = ReplacedTensors(step.module)
         self._moved = _first_run(step, seed)
@@ -167,6 +168,20 @@ class TrainingPlanner(Planner[SavingChoice]):
                 "a kernel that is called directly), or keeps state that the plan does not see."
             )
         return peak_bytes, proof
+
+    def _stand_still(self) -> None:
+        """Every run must begin with equal parameters, the optimizer's work included. A schedule inside of the step sets
+        rates anew."""
+        for group in self.step.optimizer.param_groups if self.step.optimizer is not None else ():
+            group["lr"] = 0.0
+
+    @contextmanager
+    def _same_start(self) -> Iterator[None]:
+        """Of what a loop body keeps outside, too: a count of batches, a scale."""
+        self._surroundings.write(self._kept_outside)
+        self._stand_still()
+        with super()._same_start():
+            yield
 
     def _second_run(self) -> tuple[PassOutcome, int]:
         """The reference. The first run may have taken longer: it made what later ones find."""

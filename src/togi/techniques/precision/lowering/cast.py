@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from togi.core.errors import Refused
+from togi.footprint.fit.forward import ReplacedForward, why_not_replaceable
 from togi.graph.candidate import Candidate
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
 from togi.subject.training import TrainingStep
+from togi.torch_internals.tensors import tree_map_only
 
 
 class CastModule(nn.Module):
@@ -50,8 +52,36 @@ class AutocastModule(nn.Module):
         return self.restore(output)
 
 
+class ForwardUnderAutocast(ReplacedForward):
+    """Stands where a module's ``forward`` stood. It runs under autocast, and what it returns in ``dtype`` comes back in
+    float32: whatever follows is none of its own."""
+
+    of_plan: ClassVar[bool] = False
+
+    def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__(module)
+        self.dtype = dtype
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.retired:
+            return self.original(*args, **kwargs)
+        with torch.autocast(next(self.module.parameters()).device.type, self.dtype):
+            found = self.original(*args, **kwargs)
+        return tree_map_only(torch.Tensor, lambda t: t.float() if t.dtype is self.dtype else t, found)
+
+
 def step_under_autocast(step: TrainingStep, dtype: torch.dtype) -> TrainingStep:
-    """The training step with its forward pass and loss under autocast; its backward pass runs in the types of those."""
+    """The training step with its forward pass and loss under autocast; its backward pass runs in the types of those. In
+    a loop body of the user's own it is the module's calls alone.
+
+    Raises Refused where its ``forward`` cannot be replaced.
+    """
+    if step.train_step is not None:
+        if reason := why_not_replaceable(step.original):
+            raise Refused(f"its calls cannot be put under autocast: {reason}")
+        forward = ForwardUnderAutocast(step.original, dtype)
+        forward.put()
+        return step.changed(forward.take_away)
     device, plain = next(step.original.parameters()).device.type, step.loss
 
     def loss(module: nn.Module, sample: Inputs) -> Tensor:
