@@ -308,6 +308,7 @@ def test_a_measure_by_which_all_answers_are_alike_judges_nothing(name: AccuracyM
     """A model that always gives the same one would lose nothing."""
     with pytest.raises(SubjectError, match=f"alike, as far as the measure {name} sees"):
         measure(name, answers).check_original()
+    measure(name, answers).check_original(chooses=False)
 
 
 @pytest.mark.parametrize("name", [each for each in BUILT_IN if each is not AccuracyMeasure.PERPLEXITY])

@@ -93,9 +93,12 @@ def _largest(tensor: Tensor) -> float:
     return float(finite.abs().max()) if finite.numel() else 0.0
 
 
-def check_answers(measure: AccuracyMeasure, validation: Validation, answers: Sequence[Tensor]) -> None:
-    """Raises SubjectError where the original's answers and the labels cannot judge anything."""
-    RowMeasure(measure, validation, answers).check_original()
+def check_answers(
+    measure: AccuracyMeasure, validation: Validation, answers: Sequence[Tensor], *, chooses: bool = True
+) -> None:
+    """Raises SubjectError where the original's answers and the labels cannot judge anything. ``chooses``: something is
+    chosen by them."""
+    RowMeasure(measure, validation, answers).check_original(chooses=chooses)
 
 
 def known_answers(folder: Path, validation: Validation) -> list[Tensor]:

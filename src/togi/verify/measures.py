@@ -63,9 +63,9 @@ class RowMeasure:
         if not any(bool(self.counted(i).any()) for i in range(len(answers))):
             raise SubjectError(_NOTHING_COUNTS.get(measure, "the validation samples are empty: none has a row"))
 
-    def check_original(self) -> None:
+    def check_original(self, *, chooses: bool = True) -> None:
         """Raises SubjectError where the measure does not tell the original from a model that ignores what it is given:
-        one that guesses, or that always gives the same answer."""
+        one that guesses or, where the measure ``chooses``, one that always gives the same answer."""
         counted = [self._counts(i) for i in range(len(self._answers))]
         if self._measure is AccuracyMeasure.ACCURACY:
             decided = [self._decided(rows)[counts] for rows, counts in zip(self._rows, counted, strict=True)]
@@ -77,7 +77,7 @@ class RowMeasure:
         elif self._measure is AccuracyMeasure.CHARACTERS and self._labels is not None:
             texts = [read(row) for rows in self._rows for row in rows]
             check_texts(texts, [text for of_sample in self._texts for text in of_sample])
-        elif self._are_alike():
+        elif chooses and self._are_alike():
             raise SubjectError(
                 f"the original answers all validation samples alike, as far as the measure {self._measure} sees, so a "
                 "model that always gives that answer would lose nothing: give samples of several kinds, or judge by "

@@ -171,7 +171,8 @@ class _TruthJob(ChildJob[messages.MakeTruth]):
             return own.score_original(start.module, folder, self._better)
         answer_once(start.module, validation, folder, seed=config.seed, device=config.device)
         if config.judging is not None and config.judging.measure is not None:
-            check_answers(config.judging.measure, validation, known_answers(folder, validation))
+            answers, chooses = known_answers(folder, validation), not config.judging.by_all
+            check_answers(config.judging.measure, validation, answers, chooses=chooses)
         return None
 
     def _notes_on_data(self, folder: Path) -> list[str]:
