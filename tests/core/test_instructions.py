@@ -55,6 +55,17 @@ def test_a_limit_of_onednn_clips_what_uses_onednn_alone(limit: str, clipped: boo
     assert exact_onednn_int8(flags, limit) == (() if clipped else (EXACT_ONEDNN_INT8,))
 
 
+def test_a_limit_to_avx2_rules_out_the_vnni_of_avx512() -> None:
+    """A Zen 4 has no other: oneDNN computes there as with AVX2 alone."""
+    zen4, sapphire_rapids = EXACT["Ice Lake, Zen 4"], EXACT["Sapphire Rapids"]
+    for limit in ("AVX2_VNNI", "AVX2_VNNI_2"):
+        assert saturates(zen4, limit)
+        assert not has_vnni(zen4, limit)
+        assert "VNNI" in lacking((EXACT_ONEDNN_INT8,), zen4, limit)
+        assert not saturates(sapphire_rapids, limit)
+    assert not saturates(zen4, "AVX512_CORE_VNNI")
+
+
 def test_vnni_is_where_a_processor_has_it_and_no_limit_rules_it_out() -> None:
     assert {name for name, flags in {**SATURATING, **EXACT}.items() if has_vnni(flags)} == {
         "Ice Lake, Zen 4",

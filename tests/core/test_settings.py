@@ -172,6 +172,9 @@ def test_by_what_approximate_results_are_judged() -> None:
     agreement = Settings(min_agreement="99%")  # type: ignore[arg-type]
     assert agreement.judging == Judging(measure=AccuracyMeasure.AGREEMENT, max_drop=1 - 0.99, seed=0)
     assert agreement.allows("int8_openvino")
+    both = Settings(min_agreement="99%", allow="openvino,approximate").judging  # type: ignore[arg-type]
+    assert both is not None
+    assert both.named == ("openvino",), "the exact one that may err"
 
 
 def test_an_error_written_for_people_is_the_reason_itself() -> None:

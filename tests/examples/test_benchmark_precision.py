@@ -78,7 +78,7 @@ def test_each_row_names_a_model_with_its_data_and_each_peer_a_recipe() -> None:
 
 def test_peers_are_techniques_of_the_race_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "before")
-    kinds = (precision_peers.AccuracyControl, precision_peers.DefaultsOfOnnxRuntime)
+    kinds = precision_peers.KINDS
     with precision_peers.installed():
         known = all_techniques()
         assert all(kind.id in known for kind in kinds)
@@ -114,6 +114,97 @@ class Fragile(nn.Module):
         hidden = self.first(x).relu() * (torch.arange(32) > 0)
         scores: torch.Tensor = self.last(self.fragile(hidden).relu())
         return scores
+
+
+def test_a_peer_without_its_package_is_named_and_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(precision.PACKAGES, precision.AUTOTUNED, ("nowhere_to_be_found",))
+    monkeypatch.setattr("sys.argv", ["precision", "--json", str(tmp_path / "rows.json"), "--rows"])
+    (tmp_path / "rows.json").write_text(json.dumps([asdict(row())]), encoding="utf-8")
+    precision.main()
+    assert "INC autotune: skipped, nowhere_to_be_found is not here" in capsys.readouterr().out
+
+    def start(_row: Row, _pool: Any, _facts: Any, name: str, _peer: Any) -> None:
+        started.append(name)
+        _row.excluded[name] = "not in a test"
+
+    started: list[str] = []
+    monkeypatch.setattr(precision, "start", start)
+    with precision_peers.installed(), pytest.raises(StopIteration):  # nobody stands
+        precision.race_all(row(), _NoPool(), None, 1.0)  # type: ignore[arg-type]
+    assert started == [name for name in NAMES if name != precision.AUTOTUNED]
+
+
+class _NoPool:
+    """Of a subject about which nothing is known."""
+
+    def survey(self, *_: Any) -> Any:
+        return self, ""
+
+    def make_truth(self, *_: Any) -> Facts:
+        return FACTS
+
+    facts = FACTS
+
+
+@pytest.mark.thorough
+def test_the_autotune_keeps_the_budget_and_is_called_as_the_original(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("neural_compressor")
+    torch.manual_seed(0)
+    samples = [{"x": torch.randn(1, 16)} for _ in range(60)]
+    monkeypatch.setattr(precision_subjects, "made_validation", lambda: Validation(samples), raising=False)
+    net = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8)).eval()
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net
+
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"scores": self.net(x)}
+
+    candidate = candidate_of(Net().eval(), samples[:20])
+    module = precision_peers._autotuned(candidate, data="made_validation", measure="rms", metric="", max_drop=0.05)
+    with torch.no_grad():
+        errors = [float((module(**each)["scores"] - net(each["x"])).norm() / net(each["x"]).norm()) for each in samples]
+    assert 0 < sum(errors) / len(errors) <= 0.05
+
+
+def test_a_step_goes_on_from_the_cache_as_the_whole_text_does() -> None:
+    torch.manual_seed(0)
+    sizes = {"hidden": 16, "heads": 4, "cached_heads": 2, "inner": 32, "epsilon": 1e-5}
+    step = precision_subjects.Step(50, 2, 10_000.0, **sizes).eval()
+    for weight in step.parameters():
+        nn.init.normal_(weight, std=0.3)
+    ids = torch.randint(0, 50, (3, 9))
+    whole = step.remember(ids)
+    assert whole.shape == (2, 2, 3, 2, 9, 4)
+    for place in (1, 5, 8):
+        with torch.no_grad():
+            scores, new = step(ids[:, [place]], torch.tensor([place]), whole[..., :place, :])
+        assert scores.shape == (3, 50)
+        torch.testing.assert_close(new, whole[..., place : place + 1, :])
+    changed = ids.clone()
+    changed[:, 0] += 1
+    other = step.remember(changed % 50)
+    assert not torch.allclose(other[1, ..., 5, :], whole[1, ..., 5, :]), "the second layer saw the first token"
+
+
+@pytest.mark.thorough
+def test_smollm_reads_english(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A swapped half of the rotations, or another numbering of tokens, is far above this."""
+    if ROWS["smollm"].missing:
+        pytest.skip(f"{ROWS['smollm'].missing} is not installed")
+    monkeypatch.setattr(precision_subjects, "STEPS", {"validation": 4, "calibration": 2})
+    validation = precision_subjects.smollm_validation()
+    assert validation.labels is not None
+    subject = precision_subjects.smollm()
+    with torch.no_grad():
+        answers = [subject.module(**sample)[0] for sample in validation.samples]
+    given = zip(answers, validation.labels, strict=True)
+    losses = [float(nn.functional.cross_entropy(scores, following)) for scores, following in given]
+    assert sum(losses) / len(losses) < 5.0
 
 
 @pytest.mark.thorough

@@ -132,6 +132,8 @@ def test_an_artifact_that_was_judged_on_data_asks_for_them(folder: Path) -> None
     stricter = verification._judging(folder, lowered, 0.001, "data.py:f")
     assert stricter == judging.model_copy(update={"max_drop": 0.001})
     assert verification._judging(folder, exact, None, None) is None, "what is exact is not judged"
+    named = exact.model_copy(update={"proof": exact.proof.model_copy(update={"error": ROUGH})})
+    assert verification._judging(folder, named, None, "data.py:f") == judging, "what was allowed to err is"
 
 
 def test_a_metric_that_an_artifact_names_is_a_program_and_asked_for(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,49 @@ def test_groups_are_one_for_each_sample() -> None:
     assert Validation(SAMPLES).group_of == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("of", [torch.tensor, np.array, list, lambda given: [torch.tensor([each]) for each in given]])
+def test_groups_are_known_by_their_values(of: Any) -> None:
+    """A tensor is equal to itself alone: each sample would be a group by itself, and prove too much."""
+    assert len(set(Validation(SAMPLES, groups=of([7, 7, 9, 9])).group_of)) == 2
+
+
+class Column:
+    """As of a table whose rows were drawn: asked by index, it knows each by the number that it had before."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        return {3: 0, 1: 1, 0: 2, 2: 3}[index]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([0, 1, 2, 3])
+
+
+def test_labels_are_in_the_order_of_the_samples() -> None:
+    assert Validation(SAMPLES, labels=Column()).labels == [0, 1, 2, 3]
+    assert Validation(SAMPLES, labels=(i for i in range(4))).labels == [0, 1, 2, 3]  # type: ignore[arg-type]
+    for unordered in ({0, 1, 2, 3}, {3: 0, 2: 0, 1: 0, 0: 1}, 3):
+        with pytest.raises(SubjectError, match="give a list with one for each validation sample"):
+            Validation(SAMPLES, labels=unordered)  # type: ignore[arg-type]
+    tensors = Validation(SAMPLES, labels=torch.arange(4), groups=torch.tensor([0, 0, 1, 1]))
+    assert tensors.identity == Validation(SAMPLES, labels=torch.arange(4), groups=[0, 0, 1, 1]).identity
+
+
+@pytest.mark.parametrize(
+    ("groups", "said"),
+    [
+        ("aaaa", "are of one group"),
+        ([0, 1, float("nan"), 1], "the group of validation sample 3 is nan"),
+        ([0, 1, 2, [{}]], "the group of validation sample 4"),
+    ],
+)
+def test_groups_that_divide_nothing_are_refused(groups: Any, said: str) -> None:
+    """Nothing would be left to confirm by, or samples that are not known would count as independent."""
+    with pytest.raises(SubjectError, match=said):
+        Validation(SAMPLES, groups=groups)
+
+
 def inputs(*numbers: int) -> tuple[Inputs, ...]:
     return tuple(Inputs((SAMPLES[number].clone(),)) for number in numbers)
 
@@ -57,6 +101,23 @@ def test_one_set_for_two_purposes_is_told() -> None:
     assert timed.startswith("2 of the validation samples are also timed")
     (calibrated,) = shared(inputs(0, 1), inputs(2), inputs(0))
     assert "1 of the validation samples is also calibrated on" in calibrated
+
+
+def test_copies_are_told() -> None:
+    (note,) = shared(inputs(0, 1, 0, 0), inputs(2), inputs(3))
+    assert note.startswith("2 of the validation samples are copies of others")
+
+
+def test_rows_of_batches_serve_two_purposes_too() -> None:
+    """Only where rows are samples: those of one picture are its channels."""
+    batch = (Inputs((torch.cat(SAMPLES[:3]),)), Inputs((torch.cat(SAMPLES[2:]),)))
+    assert shared(batch, inputs(1), inputs(0, 3)) == []
+    timed, calibrated, copies = shared(batch, inputs(1), inputs(0, 3), by_rows=True)
+    assert timed.startswith("1 of the validation rows is also timed")
+    assert calibrated.startswith("2 of the validation rows are also calibrated on")
+    assert copies.startswith("1 of the validation rows is a copy")
+    tables = [Inputs((torch.ones(2, 3), torch.eye(5))), Inputs(("a text",)), Inputs((torch.tensor(1.0),))]
+    assert shared(tables, tables[:1], [], by_rows=True)[0].startswith("1 of the validation samples is also timed")
 
 
 def test_other_data_are_told_apart() -> None:

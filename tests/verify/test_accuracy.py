@@ -18,9 +18,10 @@ from togi.core.judging import Judging
 from togi.core.records import Accuracy
 from togi.decide.paired import Standing, halves, standing
 from togi.subject.inputs import Inputs
+from togi.subject.signature import Signature
 from togi.subject.validation import Validation
 from togi.verify import accuracy
-from togi.verify.accuracy import answer_once, check_answers, judged, known_answers
+from togi.verify.accuracy import answer_once, check_answers, judged, known_answers, not_judged
 
 CLASSES, COUNT = 8, 400
 BUILT_IN = [measure for measure in AccuracyMeasure if measure is not AccuracyMeasure.OWN]
@@ -320,6 +321,31 @@ def test_kept_answers_that_the_original_no_longer_gives_are_dropped(
     for scale, expected in (("1", 20), ("1", 4), ("1.1", 1 + 20), ("1.1", 4)):
         monkeypatch.setenv("SCALE_OF_THE_TEST", scale)
         assert times_asked(Finds(), validation, tmp_path, monkeypatch) == expected
+
+
+def test_answers_to_other_data_are_not_taken_for_those_to_these(tmp_path: Path) -> None:
+    """A function that draws its samples, or takes them from a set, returns others in each process: by labels in another
+    order the original would be right about none, and any recipe would gain."""
+    validation = data(20)
+    answer_once(Scores(), validation, tmp_path, seed=0, device="cpu")
+    labels = validation.labels
+    assert labels is not None
+    assert len(known_answers(tmp_path, data(20))) == 20
+    for other in ({"samples": validation.samples[::-1]}, {"labels": [*labels[1:], labels[0]]}, {"labels": None}):
+        with pytest.raises(SubjectError, match="Give it a seed, and sort what has no order"):
+            known_answers(tmp_path, data(20, **other))
+
+
+def test_what_a_model_returns_besides_what_is_judged_is_told() -> None:
+    def signature(*names: str) -> Signature:
+        x = torch.ones(1, 2)
+        returned = {name: x.long() if name == "class" else x.clone() for name in names}
+        return Signature.of(nn.Identity(), (Inputs((x,)),), [returned])
+
+    assert not_judged(signature("scores")) == not_judged(signature("class", "scores")) == []
+    (note,) = not_judged(signature("class", "boxes", "scores"))
+    assert "one of 2 floating-point tensors" in note
+    assert "boxes" in note
 
 
 def test_what_cannot_be_judged_is_told(tmp_path: Path) -> None:

@@ -281,3 +281,85 @@ def test_characters_are_read_and_compared_with_labels_else_with_the_original() -
     labels = [torch.tensor([[1, 3, 4], [4, 4, -1]])] * 2
     assert worse(AccuracyMeasure.CHARACTERS, original, candidate, labels=labels) == pytest.approx([-1 / 3, 0])
     assert measure(AccuracyMeasure.CHARACTERS, [original, original]).graded
+
+
+@pytest.mark.parametrize("name", [AccuracyMeasure.AGREEMENT, AccuracyMeasure.DECIDED, AccuracyMeasure.IOU])
+def test_a_class_that_is_ruled_out_hides_no_answer_without_a_number(name: AccuracyMeasure) -> None:
+    """The largest of NaN is the first, which is what the original decides here."""
+    original = torch.tensor([[9.0, 1.0, -math.inf], [8.0, 0.0, -math.inf]])
+    candidate = original.clone()
+    candidate[0, :2], candidate[1, 0] = math.nan, math.inf
+    assert worse(name, original, original) == [0, 0]
+    assert worse(name, original, candidate) == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "answers"),
+    [
+        (AccuracyMeasure.AGREEMENT, [torch.tensor([[0.0, i, 9.0]]) for i in (1.0, 2.0, 3.0)]),
+        (AccuracyMeasure.AGREEMENT, [torch.tensor([[i], [2 * i]]) for i in (17.0, 41.0)]),  # ages, read as logits
+        (AccuracyMeasure.DECIDED, [torch.tensor([[0.1, 0.0, 0.0]]), *[torch.tensor([[0.0, 9.0, 0.0]])] * 2]),
+        (AccuracyMeasure.IOU, [torch.full((1, 4, 4), -i) for i in (1.0, 2.0)]),  # nothing is found
+        (AccuracyMeasure.CHARACTERS, [torch.tensor([[[9.0, i], [8.0, 0.0]]]) for i in (1.0, 2.0)]),  # nothing is read
+        (AccuracyMeasure.NEAREST, [torch.eye(3)[:1], torch.eye(3)[1:2]]),  # the only other one is always the nearest
+    ],
+)
+def test_a_measure_by_which_all_answers_are_alike_judges_nothing(name: AccuracyMeasure, answers: list[Tensor]) -> None:
+    """A model that always gives the same one would lose nothing."""
+    with pytest.raises(SubjectError, match=f"alike, as far as the measure {name} sees"):
+        measure(name, answers).check_original()
+    measure(name, answers).check_original(chooses=False)
+
+
+@pytest.mark.parametrize("name", [each for each in BUILT_IN if each is not AccuracyMeasure.PERPLEXITY])
+def test_answers_that_differ_are_judged(name: AccuracyMeasure) -> None:
+    scores = torch.tensor([[3.0, 0, 0, 0], [2, 3, 0, 0], [0, 0, 3, 1], [0, 0, 1, 3]])
+    answers = list(scores.split(1))
+    measure(name, answers, labels=[0, 1, 2, 3]).check_original()
+    measure(name, [scores] * 2, labels=[torch.arange(4)] * 2).check_original()
+
+
+def test_labels_to_which_the_original_gives_no_more_than_a_guess_have_no_perplexity() -> None:
+    """A destroyed model would even be better by them. One label that is ruled out does not decide."""
+    answers = [6 * torch.eye(8)[i : i + 1] for i in range(8)]
+    measure(AccuracyMeasure.PERPLEXITY, answers, labels=list(range(8))).check_original()
+    ruled_out = [*answers[:7], answers[7].masked_fill(torch.arange(8) == 7, -math.inf)]
+    measure(AccuracyMeasure.PERPLEXITY, ruled_out, labels=list(range(8))).check_original()
+    with pytest.raises(SubjectError, match=r"no better than that of a guess among 8 classes.*the token that follows"):
+        measure(AccuracyMeasure.PERPLEXITY, answers, labels=[(i + 1) % 8 for i in range(8)]).check_original()
+
+
+TEXTS = [[1, 2, 3], [4, 5, 6], [7, 3, 1], [2, 6, 4]]
+
+
+def of_texts(labels: list[Any]) -> RowMeasure:
+    """Of an original that reads ``TEXTS``."""
+    return measure(AccuracyMeasure.CHARACTERS, [torch.eye(9)[torch.tensor([text])] for text in TEXTS], labels=labels)
+
+
+def test_texts_of_other_lines_judge_nothing() -> None:
+    """As wrong as a text can be is a destroyed model's, too: the candidate would lose nothing."""
+    of_texts(TEXTS).check_original()
+    for nothing in ([], [-1, -1]):
+        of_texts([[1, 2], TEXTS[1], TEXTS[2], nothing]).check_original()
+    for labels in ([*TEXTS[1:], TEXTS[0]], [[8] * 5] * 4):
+        with pytest.raises(SubjectError, match=r"with the labels of other samples .*with 0 for its blank"):
+            of_texts(labels).check_original()
+    with pytest.raises(SubjectError, match=r"sample 2 has the label 98, .* characters are 1 to 8"):
+        of_texts([[1, 2, 3], [ord("b")], [1], [1]])
+    with pytest.raises(SubjectError, match=r"sample 1 has labels of the shape \(3,\) for 2 rows"):
+        measure(AccuracyMeasure.CHARACTERS, [torch.eye(9)[torch.ones(2, 4).long()]] * 2, labels=[[1, 2, 3]] * 2)
+
+
+@pytest.mark.parametrize("label", ["cat", None, [torch.ones(2), torch.ones(3)], -math.inf, math.nan])
+@pytest.mark.parametrize("name", [AccuracyMeasure.ACCURACY, AccuracyMeasure.PERPLEXITY, AccuracyMeasure.CHARACTERS])
+def test_what_is_no_number_of_a_class_is_refused(label: Any, name: AccuracyMeasure) -> None:
+    """One that is below zero would count as left out."""
+    with pytest.raises(SubjectError, match="validation sample 2"):
+        measure(name, [torch.eye(3)[:1]] * 2, labels=[1, label])
+
+
+def test_labels_may_have_any_type_of_whole_numbers() -> None:
+    for dtype in (np.uint8, np.uint16, np.int32, np.float32):
+        labels = [np.array([2], dtype), np.array([0], dtype)]
+        assert worse(AccuracyMeasure.ACCURACY, torch.eye(3)[2:], torch.eye(3)[:1], labels=labels) == [1]

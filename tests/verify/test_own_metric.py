@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from togi.core.choices import AccuracyMeasure, Direction
-from togi.core.errors import TogiError
+from togi.core.errors import SubjectError, TogiError
 from togi.core.judging import Judging
 from togi.core.records import Accuracy, ErrorReport, Outcome
 from togi.decide.faithful import accept
@@ -174,6 +174,16 @@ def test_what_cannot_judge_is_told_and_nothing_is_kept(
     assert not (tmp_path / FILE).exists()
     with pytest.raises(TogiError, match="made anew"):
         own(metric).known_scores(tmp_path, "", declared)
+
+
+def test_what_it_says_of_other_data_is_not_taken_for_that_of_these(tmp_path: Path) -> None:
+    """By labels in another order the original would be right about few, and any recipe would gain."""
+    labels = data().labels
+    assert labels is not None
+    assert not facts_of(hits, tmp_path).problem
+    own(hits).known_scores(tmp_path, "", None)
+    with pytest.raises(SubjectError, match="Give it a seed, and sort what has no order"):
+        own(hits, labels=[*labels[1:], labels[0]]).known_scores(tmp_path, "", None)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from togi.core.judging import Judging
 from togi.core.records import ErrorReport, Recipe
 from togi.subject.inputs import Inputs
 from togi.subject.validation import Validation
+from togi.techniques import recipe
 from togi.worker import checking
 from togi.worker.checking import FirstCall, TrialCheck
 from togi.worker.messages import Purpose, Rest, Rested, TryArtifact, TryRecipe
@@ -125,3 +126,15 @@ def test_what_a_check_is_for_says_which_data_judge(
     report = ErrorReport(faithful=False, units=90, rmse=1e-3, max_abs=1e-2)
     assert trial._judged(report) is report
     assert asked == [(confirmation, by_all)]
+
+
+@pytest.mark.parametrize(("named", "judged"), [((), False), (("openvino",), True), (("onnxruntime",), False)])
+def test_an_exact_technique_that_may_err_is_judged_too(named: tuple[str, ...], judged: bool) -> None:
+    """Else a study that is told --allow openvino would call it wrong, whatever the data say of it."""
+    judging = Judging(measure="agreement", max_drop=0.1, named=named)  # type: ignore[arg-type]
+    config: Any = SimpleNamespace(device="cpu", callers=1, folder="", judging=judging)
+    exact, lowered = recipe(openvino={}, no_grad={}), recipe(openvino={}, bf16_openvino={}, no_grad={})
+    channel: Any = SimpleNamespace(send=print)
+    trial = TrialJob(TryRecipe(log="", recipe=exact), config, SimpleNamespace(validation=DATA), channel)
+    assert trial.data_for(exact) == (DATA if judged else None)
+    assert trial.data_for(lowered) is DATA

@@ -20,6 +20,8 @@ EXACT_ONEDNN_INT8 = "onednn_int8"
 _AVX512_CORE = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"})
 _VNNI = frozenset({"avx512_vnni", "avx_vnni"})
 _LIMITS_WITHOUT_VNNI = frozenset({"SSE41", "AVX", "AVX2", "AVX512_CORE"})
+_LIMITS_TO_AVX2 = frozenset({"AVX2_VNNI", "AVX2_VNNI_2"})
+"""With these the VNNI of AVX-512 is ruled out, so that a processor without that of AVX computes as with AVX2 alone."""
 
 
 def saturates(cpu_flags: Collection[str], onednn_limit: str = "") -> bool:
@@ -34,6 +36,8 @@ def saturates(cpu_flags: Collection[str], onednn_limit: str = "") -> bool:
         return False
     if onednn_limit in _LIMITS_WITHOUT_VNNI:
         return True
+    if onednn_limit in _LIMITS_TO_AVX2:
+        return "avx_vnni" not in flags
     if flags >= _AVX512_CORE:  # then the kernels are those of AVX-512, whatever AVX-VNNI could do
         return "avx512_vnni" not in flags
     return not _VNNI & flags

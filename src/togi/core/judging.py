@@ -20,6 +20,8 @@ class Judging(Record):
     seed: int | None = None
     """Of the study: it says which half of the data chose, and ``togi verify`` must not confirm by that one. None: the
     command's own."""
+    named: tuple[str, ...] = ()
+    """Ids of exact techniques, or their beginnings: these may err beyond rounding, within the budget."""
     by_all: bool = False
     """All of the data judge, since nothing is chosen by them. Else one half chooses and the other confirms."""
 

@@ -284,8 +284,11 @@ class Settings:
         """By what approximate results are judged besides their error."""
         from togi.core.judging import Judging
 
+        named = tuple(name for name in self.approximate if name != ALL)
         if self.min_agreement is not None:
-            return Judging(measure=AccuracyMeasure.AGREEMENT, max_drop=1 - self.min_agreement, seed=self.seed)
+            return Judging(
+                measure=AccuracyMeasure.AGREEMENT, max_drop=1 - self.min_agreement, seed=self.seed, named=named
+            )
         if self.max_drop is None:
             return None
         measure, function = (None if self.data is None else AccuracyMeasure.AGREEMENT), ""
@@ -293,7 +296,14 @@ class Settings:
             measure = self.metric
         elif self.metric is not None:
             measure, function = AccuracyMeasure.OWN, self.metric
-        return Judging(measure=measure, max_drop=self.max_drop, metric=function, better=self.better, seed=self.seed)
+        return Judging(
+            measure=measure,
+            max_drop=self.max_drop,
+            metric=function,
+            better=self.better,
+            seed=self.seed,
+            named=named,
+        )
 
     @property
     def limit_s(self) -> float | None:
@@ -312,11 +322,11 @@ class Settings:
     def allows(self, technique: str) -> bool:
         """Whether an approximate technique may be tried. A bound alone allows each."""
         allowed = self.approximate or ((ALL,) if self.has_bound else ())
-        return any(_names(name, technique) for name in allowed)
+        return any(covers(name, technique) for name in allowed)
 
     def named(self, technique: str) -> bool:
         """Whether ``allow`` names it, and not only all: an exact one may then err beyond rounding, within the bound."""
-        return any(name != ALL and _names(name, technique) for name in self.approximate)
+        return any(name != ALL and covers(name, technique) for name in self.approximate)
 
     def check(self, techniques: Iterable[str]) -> None:
         """Raises UnknownNameError for a name that no technique has."""
@@ -329,7 +339,7 @@ class Settings:
                         "them."
                     )
         for name in self.approximate:
-            if not any(_names(name, id) for id in known):
+            if not any(covers(name, id) for id in known):
                 raise UnknownNameError(
                     f"allow: there is no technique '{name}'{nearest(name, [*known, ALL, NAN_DIFFERENCES]) or '.'} "
                     f"'togi explain' lists them; {ALL} means all."
@@ -377,5 +387,6 @@ def _check_training(settings: Settings) -> None:
         )
 
 
-def _names(name: str, id: str) -> bool:
+def covers(name: str, id: str) -> bool:
+    """Whether a name that ``allow`` gives is, or begins, the id of a technique."""
     return name in (ALL, id) or id.startswith(f"{name}_")

@@ -114,7 +114,7 @@ def _judging(
     artifact: Path, manifest: Manifest, max_drop: float | None, data: str | None, metric: str | None = None
 ) -> Judging | None:
     """By what the artifact is judged here. Raises SubjectError where that needs data or a metric which nobody named."""
-    if is_exact(manifest.recipe):
+    if _held_to_rounding(manifest):
         return None
     judging = manifest.judging
     if judging is None and manifest.max_drop is not None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Hashable, Iterable, Sequence
+import math
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
 from togi.core.errors import SubjectError
 from togi.core.quantities import a_type
 from togi.subject.inputs import Inputs
+from togi.subject.leaves import is_array
 
 _RETURNS = (
     "Validation data are a list of samples, (samples, labels), or togi.Validation(samples, labels=None, groups=None), "
@@ -43,11 +46,14 @@ class Validation:
                 f"validation samples are {a_type(self.samples)}: give a list of {_LEAST} or more, since one half of "
                 "them chooses and the other confirms"
             )
-        for name, given in (("labels", self.labels), ("groups", self.groups)):
-            if given is not None and len(given) != len(self.samples):
-                raise SubjectError(
-                    f"there are {len(given)} {name} for {len(self.samples)} validation samples: give one for each"
-                )
+        for name in ("labels", "groups"):
+            if (given := getattr(self, name)) is not None:
+                object.__setattr__(self, name, _for_each(given, name, len(self.samples)))
+        if self.groups is not None and len(set(self._known_groups())) < _LEAST:
+            raise SubjectError(
+                "all validation samples are of one group, and groups are not divided: one half of them chooses and the "
+                "other confirms. Give samples of several groups"
+            )
 
     @property
     def inputs(self) -> tuple[Inputs, ...]:
@@ -57,12 +63,60 @@ class Validation:
     def identity(self) -> str:
         """The sha256 of samples, labels and groups: a study does not go on with what other data judged, and an artifact
         keeps it."""
-        return _joined([*hashes_of(self.inputs), *map(_label, self.labels or ()), *map(str, self.groups or ())])
+        labels = () if self.labels is None else map(_label, self.labels)
+        groups = () if self.groups is None else map(str, self._known_groups())
+        return _joined([*hashes_of(self.inputs), *labels, *groups])
 
     @property
     def group_of(self) -> list[Hashable]:
         """The group of each sample, by itself where there are none."""
-        return list(range(len(self.samples))) if self.groups is None else list(self.groups)
+        return list(range(len(self.samples))) if self.groups is None else self._known_groups()
+
+    def _known_groups(self) -> list[Hashable]:
+        """Raises SubjectError for what no group can be known by."""
+        assert self.groups is not None
+        return [_group(given, number) for number, given in enumerate(self.groups, start=1)]
+
+
+def _for_each(given: Any, name: str, count: int) -> Sequence[Any]:
+    """In the order of the samples: what is asked by index may have an order of its own (a column of a table). Raises
+    SubjectError where there is not one for each sample."""
+    import torch
+
+    in_order = isinstance(given, (list, tuple, str, torch.Tensor)) or is_array(given)
+    if isinstance(given, (Mapping, Set)) or not (in_order or isinstance(given, Iterable)):
+        raise SubjectError(f"{name} are {a_type(given)}: give a list with one for each validation sample")
+    listed: Sequence[Any] = given if in_order else list(given)
+    if len(listed) != count:
+        raise SubjectError(f"there are {len(listed)} {name} for {count} validation samples: give one for each")
+    return listed
+
+
+def _group(given: Any, number: int) -> Hashable:
+    """By its value: a tensor is equal to itself alone, and so would be a group by itself. ``number``: of the sample."""
+    value = given.tolist() if hasattr(given, "tolist") else given  # of torch, and of numpy
+    value = tuple(value) if isinstance(value, list) else value
+    try:
+        hash(value)
+    except TypeError:
+        value = math.nan
+    if isinstance(value, float) and math.isnan(value):
+        raise SubjectError(
+            f"the group of validation sample {number} is {given!r}, by which nothing can be known again: give a number "
+            "or a text"
+        )
+    known: Hashable = value
+    return known
+
+
+def check_same_data(answered: str, validation: Validation) -> None:
+    """Raises SubjectError where what is known of the original's answers is of other data. ``answered``: the identity of
+    those."""
+    if answered != validation.identity:
+        raise SubjectError(
+            "the validation data are not those that the original answered: the function that returns them draws or "
+            "orders them anew in each process. Give it a seed, and sort what has no order of its own, such as a set"
+        )
 
 
 def as_validation(returned: Any, name: str) -> Validation:
@@ -72,7 +126,7 @@ def as_validation(returned: Any, name: str) -> Validation:
     if isinstance(returned, list):
         return Validation(returned)
     if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], list):
-        return Validation(returned[0], list(returned[1]))
+        return Validation(*returned)
     raise SubjectError(f"{name} returned {a_type(returned)}. {_RETURNS}")
 
 
@@ -126,14 +180,38 @@ def _joined(parts: Iterable[str]) -> str:
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
 
-def shared(validation: Sequence[Inputs], timed: Sequence[Inputs], calibration: Sequence[Inputs]) -> list[str]:
-    """Sentences on samples that serve two purposes. ``calibration``: other samples than the timed."""
-    known = set(hashes_of(validation))
+def shared(
+    validation: Sequence[Inputs], timed: Sequence[Inputs], calibration: Sequence[Inputs], *, by_rows: bool = False
+) -> list[str]:
+    """Sentences on samples that serve two purposes, and on copies. ``calibration``: other samples than the timed.
+    ``by_rows``: the rows of a sample are such samples."""
+    noun = "rows" if by_rows and any(len(_rows_of(sample)) > 1 for sample in validation) else "samples"
+    known = Counter(_hashes(validation, by_rows))
     notes = []
     for purpose, samples in (("timed", timed), ("calibrated on", calibration)):
-        if count := len(known & set(hashes_of(samples))):
+        if count := sum(known[each] for each in set(_hashes(samples, by_rows))):
             notes.append(
-                f"{count} of the validation samples {'is' if count == 1 else 'are'} also {purpose}: what is judged by "
+                f"{count} of the validation {noun} {'is' if count == 1 else 'are'} also {purpose}: what is judged by "
                 "them looks better than it is"
             )
+    if copies := sum(known.values()) - len(known):
+        notes.append(
+            f"{copies} of the validation {noun} {'is a copy' if copies == 1 else 'are copies'} of others: copies prove "
+            "nothing more, so that what is proven looks surer than it is"
+        )
     return notes
+
+
+def _hashes(samples: Sequence[Inputs], by_rows: bool) -> list[str]:
+    return hashes_of([row for sample in samples for row in _rows_of(sample)] if by_rows else samples)
+
+
+def _rows_of(sample: Inputs) -> list[Inputs]:
+    """Its rows, if all of its tensors have as many; else it is one."""
+    import torch
+
+    tensors = sample.tensors()
+    plain = all(tensor.layout is torch.strided and not tensor.is_nested and tensor.dim() for tensor in tensors)
+    if not plain or len({len(tensor) for tensor in tensors}) != 1:
+        return [sample]
+    return [sample.map(lambda tensor, i=i: tensor[i : i + 1]) for i in range(len(tensors[0]))]  # type: ignore[misc]

@@ -24,12 +24,13 @@ from togi.subject.compared import as_compared
 from togi.subject.identity import computation_hash
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
-from togi.subject.validation import Validation, hashes_of
+from togi.subject.validation import Validation, check_same_data, hashes_of
 from togi.verify.leaves import tensors_in
 from togi.verify.measures import RowMeasure
 from togi.verify.own_metric import KnownScores, SeenGroups, answered
 
 FILE = "answers.safetensors"
+_DATA = "data"
 _LOOKS = (1 / 16, 1 / 8, 1 / 4, 1 / 2)
 """Shares of the samples after which a recipe that is surely outside is stopped."""
 _ASKED_AGAIN = 4
@@ -72,7 +73,7 @@ def answer_once(module: nn.Module, validation: Validation, folder: Path, *, seed
         if kept is not None:
             with contextlib.suppress(OSError):
                 _write(kept, answers)
-    _write(folder / FILE, answers)
+    _write(folder / FILE, answers, validation.identity)
 
 
 def _still_answered(module: nn.Module, inputs: Sequence[Inputs], answers: Sequence[Tensor], seed: int) -> bool:
@@ -92,17 +93,29 @@ def _largest(tensor: Tensor) -> float:
     return float(finite.abs().max()) if finite.numel() else 0.0
 
 
-def check_answers(measure: AccuracyMeasure, validation: Validation, answers: Sequence[Tensor]) -> None:
-    """Raises SubjectError where the original's answers and the labels cannot judge anything."""
-    RowMeasure(measure, validation, answers).check_original()
+def check_answers(
+    measure: AccuracyMeasure, validation: Validation, answers: Sequence[Tensor], *, chooses: bool = True
+) -> None:
+    """Raises SubjectError where the original's answers and the labels cannot judge anything. ``chooses``: something is
+    chosen by them."""
+    RowMeasure(measure, validation, answers).check_original(chooses=chooses)
 
 
 def known_answers(folder: Path, validation: Validation) -> list[Tensor]:
-    """Raises TogiError where there are none."""
+    """Raises TogiError where there are none, and SubjectError where they are of other data."""
     answers = _read(folder / FILE, len(validation.inputs))
     if answers is None:
         raise TogiError(f"the original's answers in {folder} cannot be read. Run the command again: they are made anew")
+    check_same_data(_data_of(folder / FILE), validation)
     return answers
+
+
+def _data_of(file: Path) -> str:
+    """The identity of the validation data that were answered."""
+    from safetensors import safe_open
+
+    with safe_open(str(file), "pt") as kept:
+        return str((kept.metadata() or {}).get(_DATA))
 
 
 def _read(file: Path, count: int) -> list[Tensor] | None:
@@ -116,12 +129,12 @@ def _read(file: Path, count: int) -> list[Tensor] | None:
     return [kept[str(i)] for i in range(count)] if len(kept) == count else None
 
 
-def _write(file: Path, answers: Sequence[Tensor]) -> None:
-    """Complete or not at all."""
+def _write(file: Path, answers: Sequence[Tensor], data: str = "") -> None:
+    """Complete or not at all. ``data``: the identity of those that were answered."""
     from safetensors.torch import save_file
 
     partial = file.with_name(f".{os.getpid()}-{file.name}")
-    save_file({str(i): answer.contiguous() for i, answer in enumerate(answers)}, str(partial))
+    save_file({str(i): answer.contiguous() for i, answer in enumerate(answers)}, str(partial), {_DATA: data})
     partial.replace(file)
 
 
@@ -179,6 +192,18 @@ def _answer(call: Call, sample: Inputs, seed: int) -> Tensor:
         "accuracy is judged by the first floating-point tensor that the model returns (scores, embeddings), and it "
         "returns none: judge it by a metric of its own"
     )
+
+
+def not_judged(signature: Signature) -> list[str]:
+    """A sentence on what a model returns besides the tensor by which it is judged; none where that is all."""
+    floating = [facts for facts in signature.outputs_facts if facts.dtype.startswith(("float", "bfloat"))]
+    if len(floating) < 2:
+        return []
+    return [
+        f"Accuracy is judged by one of {len(floating)} floating-point tensors that the model returns, "
+        f"{floating[0].name}: how far the others are off is not asked. Limit that, too (--max-error), or judge by a "
+        "metric of your own (--metric FILE:function)"
+    ]
 
 
 class _SeenRows:

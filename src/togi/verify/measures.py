@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from togi.core.choices import AccuracyMeasure, ScoreForm
 from togi.core.errors import SubjectError
 from togi.subject.validation import Validation
-from togi.verify.characters import BLANK, error_rate, read
-from togi.verify.labels import check_hits, classes_of, decision_labels
+from togi.verify.characters import error_rate, read
+from togi.verify.labels import check_hits, check_surprises, check_texts, classes_of, decision_labels, text_labels
 from togi.verify.scores import all_between_0_and_1, by_rows, form_of, known_rows, rows_of
 
 _LEAST_PROBABILITY = 1e-12
@@ -49,6 +49,7 @@ class RowMeasure:
         self._check_shapes()
         self._rows = [rows_of(answer, self._by_rows) for answer in answers]
         self._classes = self._checked_labels() if measure in _LABELLED else []
+        self._texts = self._right_texts() if measure is AccuracyMeasure.CHARACTERS else []
         self._form = form_of(self._rows)
         if measure is AccuracyMeasure.PERPLEXITY and self._form is ScoreForm.INDEPENDENT:
             raise SubjectError(
@@ -62,13 +63,38 @@ class RowMeasure:
         if not any(bool(self.counted(i).any()) for i in range(len(answers))):
             raise SubjectError(_NOTHING_COUNTS.get(measure, "the validation samples are empty: none has a row"))
 
-    def check_original(self) -> None:
-        """Raises SubjectError where the original hits no more labels than chance."""
+    def check_original(self, *, chooses: bool = True) -> None:
+        """Raises SubjectError where the measure does not tell the original from a model that ignores what it is given:
+        one that guesses or, where the measure ``chooses``, one that always gives the same answer."""
+        counted = [self._counts(i) for i in range(len(self._answers))]
         if self._measure is AccuracyMeasure.ACCURACY:
-            counted = [self._counts(i) for i in range(len(self._answers))]
             decided = [self._decided(rows)[counts] for rows, counts in zip(self._rows, counted, strict=True)]
             labels = [labels[counts] for labels, counts in zip(self._classes, counted, strict=True)]
             check_hits(decided, labels, max(map(classes_of, self._rows)))
+        elif self._measure is AccuracyMeasure.PERPLEXITY:
+            surprises = [-self._of_labels(i, rows)[counted[i]] for i, rows in enumerate(self._rows)]
+            check_surprises(torch.cat(surprises), max(map(classes_of, self._rows)))
+        elif self._measure is AccuracyMeasure.CHARACTERS and self._labels is not None:
+            texts = [read(row) for rows in self._rows for row in rows]
+            check_texts(texts, [text for of_sample in self._texts for text in of_sample])
+        elif chooses and self._are_alike():
+            raise SubjectError(
+                f"the original answers all validation samples alike, as far as the measure {self._measure} sees, so a "
+                "model that always gives that answer would lose nothing: give samples of several kinds, or judge by "
+                "another measure (rms where the numbers are not scores) or by a metric of your own"
+            )
+
+    def _are_alike(self) -> bool:
+        """Whether a model that always gives the same answer would lose nothing: the first of the original's that
+        counts."""
+        i = next(i for i in range(len(self._rows)) if self.counted(i).any())
+        row = self.counted(i).tolist().index(True)
+        same = self._answers[i][row : row + 1] if self._by_rows else self._answers[i]
+        for number, answer in enumerate(self._answers):
+            given = same.expand(len(answer), *same.shape[1:]) if self._by_rows else same
+            if bool((self.worse(number, given)[self.counted(number)] > _AS_NEAR).any()):
+                return False
+        return True
 
     @property
     def graded(self) -> bool:
@@ -102,7 +128,7 @@ class RowMeasure:
             return torch.ones(len(original))
         rows = rows_of(answer, self._by_rows)
         worse = self._compared(i, original, rows)
-        worse[~rows.isfinite().flatten(1).all(1) & original.isfinite().flatten(1).all(1)] = 1.0
+        worse[_without_a_number(original, rows)] = 1.0
         return worse.clamp(-1, 1).nan_to_num(1.0)
 
     def _compared(self, i: int, original: Tensor, candidate: Tensor) -> Tensor:
@@ -112,9 +138,7 @@ class RowMeasure:
             case AccuracyMeasure.ACCURACY:
                 return self._hits(i, original) - self._hits(i, candidate)
             case AccuracyMeasure.PERPLEXITY:
-                labels = self._classes[i].clamp_min(0)[..., None]
-                both = [self._log_probabilities(rows).gather(-1, labels)[..., 0] for rows in (original, candidate)]
-                return self._mean(i, both[0] - both[1])
+                return self._mean(i, self._of_labels(i, original) - self._of_labels(i, candidate))
             case AccuracyMeasure.KL:
                 p, q = self._log_probabilities(original), self._log_probabilities(candidate)
                 return self._mean(i, torch.where(p == -math.inf, 0, p.exp() * (p - q)).flatten(2).sum(-1))
@@ -190,6 +214,11 @@ class RowMeasure:
             return rows.amax(-1) > 0.5
         return self._log_probabilities(rows).amax(-1) > math.log(0.5)
 
+    def _of_labels(self, i: int, rows: Tensor) -> Tensor:
+        """The logarithm of each label's probability in an answer to sample ``i``."""
+        labels = self._classes[i].clamp_min(0)[..., None]
+        return self._log_probabilities(rows).gather(-1, labels)[..., 0]
+
     def _log_probabilities(self, rows: Tensor) -> Tensor:
         """Of the classes; of a single score of no and yes; of independent ones of each no and yes."""
         if self._form is not ScoreForm.PROBABILITIES and rows.shape[-1] > 1:
@@ -216,21 +245,28 @@ class RowMeasure:
     def _characters_lost(self, i: int, original: Tensor, candidate: Tensor) -> Tensor:
         """By how much the character error rate of each row rises: against its label, else the original's text."""
         of_original, of_candidate = ([read(row) for row in rows] for rows in (original, candidate))
-        right = of_original if self._labels is None else self._texts(i, len(of_original))
-        pairs = zip(of_original, of_candidate, right, strict=True)
+        pairs = zip(of_original, of_candidate, self._texts[i], strict=True)
         return torch.tensor([error_rate(now, text) - error_rate(before, text) for before, now, text in pairs])
 
-    def _texts(self, i: int, count: int) -> list[list[int]]:
-        """The labels of sample ``i`` as the texts of its rows, without blanks and what fills up shorter ones."""
-        assert self._labels is not None
-        rows = torch.as_tensor(self._labels[i]).reshape(count, -1)
-        return [[kind for kind in row if kind > BLANK] for row in rows.tolist()]
+    def _right_texts(self) -> list[list[list[int]]]:
+        """Of each sample those of its rows: the labels, else what the original reads."""
+        if self._labels is None:
+            return [[read(row) for row in rows] for rows in self._rows]
+        pairs = zip(self._labels, self._rows, strict=True)
+        return [text_labels(label, rows, i) for i, (label, rows) in enumerate(pairs, start=1)]
 
     def _masks(self, answer: Tensor) -> Tensor:
         """The class of each place of each row, 0 where there is nothing. ``(N, C, H, W)`` has scores of C classes."""
         if _has_classes(answer):
             return answer.argmax(1) + 1
         return (answer > (0.5 if self._between_0_and_1 else 0.0)).long()
+
+
+def _without_a_number(original: Tensor, candidate: Tensor) -> Tensor:
+    """Which rows hold none in a place where the original's do. Its infinities are numbers: of classes that are ruled
+    out."""
+    lost = (candidate.isnan() & ~original.isnan()) | (candidate.isinf() & original.isfinite())
+    return lost.flatten(1).any(1)
 
 
 def _has_classes(masks: Tensor) -> bool:

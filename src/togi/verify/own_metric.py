@@ -25,7 +25,7 @@ from togi.decide.metric import MetricFacts, drop, judged
 from togi.decide.paired import flips, scores
 from togi.subject.behaviour import seed_all
 from togi.subject.inputs import Inputs
-from togi.subject.validation import Validation
+from togi.subject.validation import Validation, check_same_data
 from togi.verify.leaves import fresh
 from togi.verify.metric import damaged_copies, identity_of, said_again, value_of
 
@@ -42,6 +42,8 @@ class CannotScore(Exception):
 class _KeptScores(Record):
     """What it says of the original, in a file of the run."""
 
+    data: str
+    """The identity of the validation data."""
     scores: tuple[float, ...]
     """In the order of ``groups_of``."""
     better: Direction
@@ -93,12 +95,14 @@ class OwnMetric:
             return facts.model_copy(update={"problem": problem})
         if not facts.problem and facts.better is not None:
             sharp = {0.0, 1.0}.issuperset(chain(found, *damaged))
-            kept = _KeptScores(scores=tuple(found), better=facts.better, right_or_wrong=sharp)
+            data = self.validation.identity
+            kept = _KeptScores(data=data, scores=tuple(found), better=facts.better, right_or_wrong=sharp)
             (folder / FILE).write_text(kept.to_json(), encoding="utf-8")
         return facts
 
     def known_scores(self, folder: Path, name: str, declared: Any) -> KnownScores:
-        """What was written down. Raises TogiError where that cannot be read."""
+        """What was written down. Raises TogiError where that cannot be read, and SubjectError where it is of other
+        data."""
         try:
             kept = _KeptScores.from_json((folder / FILE).read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -106,6 +110,7 @@ class OwnMetric:
                 f"what the metric says of the original cannot be read in {folder}. Run the command again: it is made "
                 "anew"
             ) from None
+        check_same_data(kept.data, self.validation)
         of_group = dict(zip(groups_of(self.validation), kept.scores, strict=True))
         code = identity_of(self.metric, declared)
         return KnownScores(self, of_group, kept.better, kept.right_or_wrong, name or _NAMELESS, code)

@@ -22,11 +22,12 @@ from togi.subject.coverage import calibration_notes
 from togi.subject.sources.live import unpickled
 from togi.subject.validation import deciding_hash, hash_of, shared
 from togi.techniques.build import classify, fingerprint, first_candidate
-from togi.verify.accuracy import answer_once, check_answers, check_calls, known_answers
+from togi.verify.accuracy import answer_once, check_answers, check_calls, known_answers, not_judged
 from togi.verify.derived_inputs import variants
 from togi.verify.metric import identity_of
 from togi.verify.own_metric import OwnMetric
 from togi.verify.reference import make_truth
+from togi.verify.scores import by_rows
 from togi.worker import messages
 from togi.worker.answer import AnswerJob
 from togi.worker.channel import Channel, Closed
@@ -154,7 +155,7 @@ class _TruthJob(ChildJob[messages.MakeTruth]):
             self.enter("validation")
             check_calls(self.subject.validation, self.surveyed.signature)
             metric = self._answered(start, folder) or metric
-        notes = (*truth.facts.notes, *self._notes_on_data())
+        notes = (*truth.facts.notes, *self._notes_on_data(folder))
         problem = "" if metric is None else metric.problem
         self.channel.send(messages.TruthMade(notes=notes, metric_problem=problem))
 
@@ -170,15 +171,20 @@ class _TruthJob(ChildJob[messages.MakeTruth]):
             return own.score_original(start.module, folder, self._better)
         answer_once(start.module, validation, folder, seed=config.seed, device=config.device)
         if config.judging is not None and config.judging.measure is not None:
-            check_answers(config.judging.measure, validation, known_answers(folder, validation))
+            answers, chooses = known_answers(folder, validation), not config.judging.by_all
+            check_answers(config.judging.measure, validation, answers, chooses=chooses)
         return None
 
-    def _notes_on_data(self) -> list[str]:
-        """On data that serve two purposes, and on what calibration data are like."""
+    def _notes_on_data(self, folder: Path) -> list[str]:
+        """On data that serve two purposes, on what no measure sees, and on what calibration data are like."""
         subject, notes = self.subject, list[str]()
         if self.job.part is not None:
             return notes
         if self.config.needs_data:
+            validation, rows = subject.validation, False
+            if not self.config.metric_on_data:
+                rows = by_rows(validation.inputs, known_answers(folder, validation))
+                notes += not_judged(self.surveyed.signature)
             calibration = () if subject.calibration is None else calibration_inputs(subject)
-            notes += shared(subject.validation.inputs, subject.inputs, calibration)
+            notes += shared(validation.inputs, subject.inputs, calibration, by_rows=rows)
         return [*notes, *calibration_notes(subject)] if self.config.calibrates else notes

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from togi.core.choices import Mode
 from togi.core.recipe import AnyRecipe
+from togi.core.settings import covers
 from togi.graph.candidate import Candidate
 from togi.graph.capture import kept
 from togi.subject.inputs import Subject
@@ -63,9 +64,13 @@ class ChildJob(abc.ABC, Generic[J]):
         self.channel.send(Entered(phase=phase))
 
     def data_for(self, recipe: AnyRecipe) -> Validation | None:
-        """The validation data by which a recipe is judged: an approximate one, of the whole subject."""
-        judged = self.config.needs_data and self.job.part is None and not is_exact(recipe)
-        return self.whole.validation if judged else None
+        """The validation data by which a recipe is judged: one of the whole subject that may err."""
+        judging = self.config.judging
+        if judging is None or not judging.on_data or self.job.part is not None:
+            return None
+        techniques = [choice.technique for choice in recipe.every_choice]
+        may_err = not is_exact(recipe) or any(covers(name, each) for name in judging.named for each in techniques)
+        return self.whole.validation if may_err else None
 
     def start(self) -> Candidate:
         """The candidate with which recipes begin."""

@@ -46,7 +46,10 @@ class Net(nn.Module):
 def candidate() -> Candidate:
     torch.manual_seed(0)
     samples = [(torch.rand(1, 3, 16, 16), torch.zeros(1)) for _ in range(12)]
-    found = candidate_of(Net().eval(), samples)
+    return on_vnni(candidate_of(Net().eval(), samples))
+
+
+def on_vnni(found: Candidate) -> Candidate:
     machine = MACHINE.model_copy(update={"cpu_flags": ("avx2", "avx512_vnni"), "onednn_limit": ""})
     return replace(found, facts=found.facts.model_copy(update={"machine": machine}))
 
@@ -82,6 +85,35 @@ def test_what_was_taken_out_is_put_back(layers: QuantizedLayers) -> None:
         layers.error_and_ms(kept=[name])
         layers.error_and_ms(alone=name)
     assert layers.error_and_ms()[0] == before
+
+
+class Shared(nn.Module):
+    """Two products read the same values in another form, one of which is so large that 8 bits hold nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(32, 16, bias=False), nn.Linear(32, 16, bias=False)
+        with torch.no_grad():
+            for layer in (self.one, self.other):
+                layer.weight[:, 0] = 0.0
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = x.relu().reshape(x.shape[0], 8, 32)
+        return self.one(rows), self.other(rows)
+
+
+def test_layers_that_read_the_same_values_in_another_form_are_taken_out_one_by_one() -> None:
+    samples = [torch.rand(1, 256, generator=torch.Generator().manual_seed(i)) for i in range(4)]
+    for sample in samples:
+        sample[:, ::32] = 1000.0
+    given = on_vnni(candidate_of(Shared().eval(), samples))
+    both = QuantizedLayers(given, transformer=False, inputs=given.flat_samples())
+    assert len(both.kinds) == 2
+    whole, _ = both.error_and_ms()
+    assert both.error_and_ms(kept=both.kinds)[0] < 0.1 * whole
+    for name in both.kinds:
+        assert both.error_and_ms(kept=[name])[0] > 0.5 * whole, "the other one still reads what is rounded"
+        assert both.error_and_ms(alone=name)[0] > 0.5 * whole
 
 
 def test_calibration_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,14 +135,16 @@ def test_what_is_not_quantized_runs_in_bf16_where_asked(options: Options, tmp_pa
 
 
 def test_bf16_for_the_rest_is_not_offered_and_refused_where_the_cpu_lacks_it() -> None:
-    int8 = technique("int8_openvino")
+    int8, int4 = technique("int8_openvino"), technique("int4_openvino")
     for machine in ({"cpu_flags": VNNI}, {"cpu_flags": (*VNNI, "avx512_bf16"), "onednn_limit": "AVX512_CORE"}):
         candidate = mixed(**{"onednn_limit": "", **machine})
-        assert not any("rest" in options for options in int8.options(candidate.facts))
-        with pytest.raises(Refused, match="bfloat16 instructions"):
-            int8.apply(candidate, {"preset": "performance", "rest": "bf16"})
+        for lowered, options in ((int8, {"preset": "performance"}), (int4, {})):
+            assert not any("rest" in offered for offered in lowered.options(candidate.facts))
+            with pytest.raises(Refused, match="bfloat16 instructions"):
+                lowered.apply(candidate, {**options, "rest": "bf16"})
     with_bf16 = int8.options(mixed(cpu_flags=(*VNNI, "avx512_bf16"), onednn_limit="").facts)
     assert {"preset": "performance", "rest": "bf16"} in with_bf16
+    assert list(int4.options(mixed(cpu_flags=(*VNNI, "avx512_bf16"), onednn_limit="").facts)) == [{"rest": "bf16"}]
     standing = [options for options in with_bf16 if not int8.mends(mixed().facts, options)]
     assert len(standing) <= 6, "the search must not drown in them"
 

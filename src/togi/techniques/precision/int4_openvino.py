@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from togi.core.errors import Refused
 from togi.core.instructions import exact_onednn_int8, has_vnni
 from togi.core.records import Choice, Facts, Machine
 from togi.techniques.base import Applies, LowerPrecision, Options, Package, Refuses
@@ -29,7 +30,8 @@ class Int4OpenVino(LowerPrecision):
     already. ``rest=bf16`` is offered on CPUs with avx512_bf16, amx_bf16 or bf16. A study tries it once weights of 8
     bits were right and so fast that half of the bytes could still gain.
 
-    When it refuses: smaller models, models of convolutions, CPUs without VNNI; where no weight could be compressed.
+    When it refuses: smaller models, models of convolutions, CPUs without VNNI; where no weight could be compressed;
+    ``rest=bf16`` on other CPUs, or where ``ONEDNN_MAX_CPU_ISA`` rules such instructions out.
 
     Claim: approximate. A step of a decoder of 135 M parameters on one core of an AVX-512 VNNI CPU: 2.3 x over the best
     float32 engine, where weights of 8 bits give 2.0 x, but perplexity rises by 31 % and with these by 0.6 %. MiniLM
@@ -53,8 +55,7 @@ class Int4OpenVino(LowerPrecision):
         return no_gain_by_four_bits(facts, vnni=vnni) or Applies()
 
     def options(self, facts: Facts) -> Sequence[Options]:
-        bf16: Options = {} if emulated(facts, "bfloat16", "the rest stays in float32") else {"rest": "bf16"}
-        return [bf16]
+        return [{} if _no_bf16(facts) else {"rest": "bf16"}]
 
     def coarsens(self, facts: Facts, options: Options) -> Sequence[Choice]:
         finer: list[Options] = [{"how": "dynamic"}, {"how": "dynamic", "rest": "bf16"}, {"how": "weights"}]
@@ -71,4 +72,12 @@ class Int4OpenVino(LowerPrecision):
         from togi.techniques.precision.lowering.quantization import compress_openvino
 
         compressed = candidate.with_pass("openvino", partial(compress_openvino, dynamic=True, bits=4))
-        return compressed.with_pass("openvino", ask_for_bf16) if options.get("rest") == "bf16" else compressed
+        if options.get("rest") != "bf16":
+            return compressed
+        if refusal := _no_bf16(candidate.facts):
+            raise Refused(refusal.reason)
+        return compressed.with_pass("openvino", ask_for_bf16)
+
+
+def _no_bf16(facts: Facts) -> Refuses | None:
+    return emulated(facts, "bfloat16", "the rest would stay in float32")

@@ -18,6 +18,7 @@ from togi.core.choices import OperatorKind
 from togi.graph.candidate import Candidate
 from togi.techniques.engine.programs.openvino import core
 from togi.techniques.engine.programs.openvino_conversion import convert
+from togi.techniques.engine.programs.openvino_library import openvino
 from togi.techniques.precision.lowering.operator_kinds import kinds_of
 from togi.techniques.precision.lowering.quantization import quantize_openvino
 
@@ -100,15 +101,31 @@ class QuantizedLayers:
         return float(np.median(times)) * 1e3
 
     def _rounded(self, layer: Any) -> list[tuple[Any, Any]]:
-        """Where what it reads is rounded: the input that reads it, and the output that it reads."""
+        """Where what it reads is rounded: the input that reads it for this layer alone, and the output that is read."""
         found = []
         for number in range(layer.get_input_size()):
-            reader, source = layer.input(number), layer.input_value(number)
+            source, moves = layer.input_value(number), list[Any]()
             while source.get_node().get_type_name() in _MOVES_VALUES:
-                reader, source = source.get_node().input(0), source.get_node().input_value(0)
+                moves.append(source.get_node())
+                source = moves[-1].input_value(0)
             if source.get_node().get_type_name() == _ROUNDS:
-                found.append((reader, source))
+                found.append((_own_reader(layer.input(number), moves, source), source))
         return found
+
+
+def _own_reader(reader: Any, moves: Sequence[Any], rounded: Any) -> Any:
+    """The input that reads what is ``rounded``, for this ``reader`` alone: what ``moves`` the values in between is
+    copied where others read it, too. ``moves``: from the reader on."""
+    if any(len(node.output(0).get_target_inputs()) > 1 for node in moves):
+        source, copies = rounded, list[Any]()
+        for node in reversed(moves):
+            inputs = [source, *(node.input_value(number) for number in range(1, node.get_input_size()))]
+            make = getattr(openvino().opset15, node.get_type_name().lower())
+            copies.append(make(*inputs, **node.get_attributes()))
+            source = copies[-1].output(0)
+        reader.replace_source_output(source)
+        return copies[0].input(0)
+    return moves[-1].input(0) if moves else reader
 
 
 def _name(node: Any) -> str:
