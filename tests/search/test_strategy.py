@@ -353,3 +353,15 @@ def test_what_gave_way_goes_on_when_there_is_as_much_time_as_it_had() -> None:
     search.tell(late)
     search.allow(600.0)
     assert search.next() != dear
+
+
+def test_a_gain_is_one_though_another_may_be_faster_still() -> None:
+    """Of that nothing is known beyond doubt."""
+    search = search_for(only=("vino", "onnx"))
+    search.tell(measured_trial(search.space.reference, 1.0))
+    first, second = (next(r for r in search.space.recipes() if r.engine == engine) for engine in ("vino", "onnx"))
+    search.tell(measured_trial(first, 1.8, width=0.3))
+    assert search.points_to_gain()
+    assert not search.gained()
+    search.tell(measured_trial(second, 1.6))
+    assert search.gained()

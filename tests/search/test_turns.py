@@ -132,3 +132,31 @@ def test_what_is_approximate_is_left_when_the_program_says_so() -> None:
     assert options_of(found, "eight") == [PLAIN]
     assert options_of(found, "four") == []
     assert {recipe.engine for recipe in found} == {"", "vino", "onnx"}, "what is faithful is tried to the end"
+
+
+@pytest.mark.parametrize(("wrong", "left"), [(True, [SMOOTH, CLIPPED]), (False, [])])
+def test_what_errs_less_is_tried_where_the_plain_form_is_wrong_in_use(wrong: bool, left: list[Options]) -> None:
+    """A part of a program is right alone, and the program is not right with it."""
+    search = Search(CONVOLUTIONAL, Settings(max_error=1.0, allow=(ALL,), effort=Effort.THOROUGH), family())
+    found: list[Recipe] = []
+    while (recipe := search.next()) is not None:
+        found.append(recipe)
+        search.tell(measured_trial(recipe, 4.0 if recipe.find("eight") else 2.0 if recipe.engine else 1.0))
+        if recipe.find("eight") is not None:
+            search.set_aside(recipe, wrong=wrong)
+    first, *others = options_of(found, "eight")
+    assert first == PLAIN
+    assert sorted(others, key=str) == sorted(left, key=str)
+    assert not options_of(found, "four"), "fewer bits err more"
+
+
+def test_what_cannot_be_chosen_is_no_gain_and_no_bar() -> None:
+    search = Search(CONVOLUTIONAL, Settings(), family())
+    recipes = [recipe for recipe in search.space.recipes() if recipe.engine][:2]
+    for recipe, speedup_x in zip(recipes, (4.0, 1.5), strict=True):
+        search.tell(measured_trial(recipe, speedup_x))
+    search.set_aside(recipes[0], wrong=True)
+    assert search.finalists(2) == (recipes[1],)
+    assert search.gained()
+    search.set_aside(recipes[1], wrong=False)
+    assert not search.gained()

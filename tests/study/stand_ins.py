@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from togi.artifact.manifest import Saved
+from togi.artifact.manifest import Link, PartEntry, Saved, part_folder
+from togi.artifact.save import write_manifest
+from togi.core.recipe import PartKey
 from togi.core.records import (
     REFERENCE_RECIPE,
     Ending,
@@ -40,6 +42,7 @@ from togi.study.progress import Progress
 from togi.study.time_budget import TimeBudget
 from togi.study.tuned_subject import TunedSubject
 from togi.study.warm_processes import WarmProcesses
+from togi.subject.effects import Effects
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
 from togi.techniques import all_techniques, recipe
@@ -347,6 +350,22 @@ def open_study(
         clock=clock,
         notes=notes,
     )
+
+
+def compose(study: OpenStudy, folder: Path, program: Recipe, *, ran: bool = True) -> None:
+    """Files of a program of one part, which stand for this recipe; ``ran``: its trial was from them."""
+    whole = folder / "composed.togi"
+    part = part_folder(whole, 0)
+    part.mkdir(parents=True)
+    key = PartKey(path="layer")
+    entry = PartEntry(key=key, module="Linear", effects=Effects(), weights="")
+    known: dict[str, Any] = {"subject": study.subject.name, "recipe": program, "signature": signature()}
+    known |= {"facts": study.subject.facts, "proof": trial(program, 2.0)}
+    write_manifest(part, **known, chain=(Link(engine="openvino", folder="openvino", meta={}),))
+    write_manifest(whole, **known, parts=(entry,))
+    study.processes.compose(program, whole)
+    if ran:
+        study.processes.warm(program)
 
 
 def pool_of(study: OpenStudy) -> Pool:

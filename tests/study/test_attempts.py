@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -154,3 +155,30 @@ def test_no_turn_is_begun_that_the_deadline_would_cut_off(tmp_path: Path) -> Non
         assert study.clock() < began + 10.0
     assert found.measured is not None
     assert found.footprint is not None
+
+
+@pytest.mark.parametrize("outcome", [Outcome.OK, Outcome.UNSTABLE])
+def test_what_was_not_disturbed_counts_where_it_is_measured_again(tmp_path: Path, outcome: Outcome) -> None:
+    """Its interval was too wide to conclude anything from, and so is another: more rounds make it narrower."""
+    study = open_study(tmp_path)
+    pool_of(study).built[FAST] = [Does(ms=lambda turn: 10.0 / (1.2 + turn % 2))]
+    attempts = Attempts(study)
+    before = attempts.attempt(FAST, 60.0).model_copy(update={"outcome": outcome})
+    again = attempts.measure_again(before)
+    assert before.timing is not None
+    assert again.timing is not None
+    rounds = len(before.timing.rounds_ms)
+    assert (len(again.timing.rounds_ms) > 1.5 * rounds) is (outcome is Outcome.OK)
+
+
+@pytest.mark.parametrize(("cut_off", "stays"), [(True, True), (False, False)])
+def test_what_was_measured_stays_where_the_limit_ends_it_when_it_is_measured_again(
+    tmp_path: Path, cut_off: bool, stays: bool
+) -> None:
+    study = open_study(tmp_path)
+    attempts, pool = Attempts(study), pool_of(study)
+    before = attempts.attempt(FAST, 60.0)
+    ends = {"turn": (Outcome.TIMED_OUT, "late")}
+    pool.processes[-1].does = Does(ends=ends, cut_off=cut_off)
+    pool.deadline.at = study.clock() if cut_off else math.inf
+    assert (attempts.measure_again(before).outcome is Outcome.OK) is stays

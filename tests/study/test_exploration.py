@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.study.stand_ins import MACHINE, WRONG, Does, open_study, pool_of
+from tests.study.stand_ins import MACHINE, WRONG, Does, compose, open_study, pool_of, trial
+from togi.core.recipe import PartKey, ProgramRecipe
 from togi.core.records import REFERENCE_RECIPE, ErrorReport, Facts, Recipe, Trial
+from togi.journal import Journal
+from togi.study import run
+from togi.study.failures import OutOfTime
 from togi.study.run import Exploration
 from togi.study.runner import StudyRunner
+from togi.techniques import recipe
 
 OTHER_SIZES = WRONG.model_copy(update={"other_sizes": True, "problems": ("output has shape (9,), the original (8,)",)})
 OTHER_DECISIONS = WRONG.model_copy(update={"other_decisions": True})
+PROGRAM = ProgramRecipe.of({PartKey(path="layer"): recipe(openvino={})})
 
 
 class Parts:
@@ -74,3 +81,46 @@ def test_what_decides_by_values_is_cut_where_a_first_engine_disagrees(tmp_path: 
     assert sum(found == "settings" for found in parts.asked) == 2
     assert exploration.tree(None) == "tree"
     assert len(tried) > 2, "what is left of the whole is tried after its parts"
+
+
+@pytest.mark.parametrize(("ends", "raced"), [(0.3, True), (0.01, None), (None, False)])
+def test_what_may_be_a_gain_keeps_time_for_its_race(tmp_path: Path, ends: float | None, raced: bool | None) -> None:
+    """1.3 to 2.5 times as fast: a race tells whether it is one. What is one beyond doubt ends the exploring."""
+    facts = Facts(machine=MACHINE, module_class="Net", exportable=False, export_error="no")
+    study, seconds = open_study(tmp_path, facts=facts, time_limit_s=100), list[float]()
+
+    class Found(Parts):
+        def run(self, left_s: float, *why: str) -> None:
+            if ends is not None:
+                study.search.tell(trial(PROGRAM, 1.9, ends=ends))
+
+    runner: Any = SimpleNamespace(
+        study=study,
+        try_reference=lambda: None,
+        try_original=lambda: None,
+        explore=lambda left_s, **_: seconds.append(left_s),
+    )
+    Exploration(runner, Found()).run()  # type: ignore[arg-type]
+    expected = [] if raced is None else [study.budget.explore_s(race=raced), study.budget.explore_s()]
+    assert seconds == expected
+
+
+@pytest.mark.parametrize("gained", [True, False])
+def test_a_program_is_kept_where_the_time_is_over_before_the_originals_own_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gained: bool
+) -> None:
+    """Without any gain nothing could be tried."""
+
+    class Late(Exploration):
+        def run(self) -> None:
+            raise OutOfTime("the time limit was over while the original was still in measure")
+
+    monkeypatch.setattr(run, "Exploration", Late)
+    study = open_study(tmp_path, *[trial(PROGRAM, 2.0)] * gained)
+    if gained:
+        compose(study, tmp_path, PROGRAM)
+    journal = Journal.open(tmp_path / "parts.sqlite")
+    record, folder = run._explored_and_decided(study, journal, tmp_path / "artifacts", resume=False)
+    assert record.best == (PROGRAM if gained else REFERENCE_RECIPE)
+    assert (folder is not None) is gained
+    assert record.verdict.startswith("Nothing could be tried") is not gained

@@ -161,3 +161,11 @@ def test_rounds_that_are_too_few_by_themselves_count_with_those_of_the_trial(
     assert before.timing is not None
     assert len(last.timing.rounds_ms) == len(before.timing.rounds_ms) + result.rounds * concluded
     assert any("too few to conclude" in note for note in study.notes) is not concluded
+
+
+def test_where_no_time_is_left_no_reference_is_started_for_a_race(tmp_path: Path) -> None:
+    """Its process may have ended with the time."""
+    study = open_study(tmp_path, REFERENCE, trial(FAST, 3.0), trial(NEXT, 2.9), time_limit_s=5)
+    assert FinalRace(study).of_trials([FAST, NEXT]) == (FAST, NEXT, REFERENCE_RECIPE)
+    assert pool_of(study).processes == []
+    assert study.notes == ["No time was left for a race of the finalists: their trials decide."]

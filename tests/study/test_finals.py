@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.study.stand_ins import FAST, NEXT, SLOW, WRONG, Does, open_study, pool_of, trial
-from togi.artifact.manifest import Saved
+from tests.study.stand_ins import FAST, NEXT, SLOW, WRONG, Does, compose, open_study, pool_of, trial
+from togi.artifact.manifest import Saved, read_manifest
 from togi.core.recipe import PartKey, ProgramRecipe
 from togi.core.records import REFERENCE_RECIPE, Outcome, Recipe, Trial
 from togi.study.finals import Decision, Finals
@@ -301,3 +301,33 @@ def test_what_has_to_be_built_again_is_no_way_out(tmp_path: Path) -> None:
     study = open_study(tmp_path, REFERENCE, slow_proof, trial(NEXT, 2.0, phases_s=took), time_limit_s=30)
     study.processes.warm(COMPILED)
     assert chosen(decided(tmp_path, study)) == COMPILED
+
+
+def test_where_no_process_may_be_asked_a_program_of_parts_has_its_files(tmp_path: Path) -> None:
+    """The time limit was over in exploring, or in the race: nothing else has any."""
+    program = composed_of(a="openvino")
+    study = open_study(tmp_path, trial(program, 2.0))
+    compose(study, tmp_path, program)
+    decision = Finals(study, tmp_path / "artifacts").in_time()
+    assert chosen(decision) == program
+    assert decision.folder is not None
+    assert read_manifest(decision.folder).proof == decision.chosen.trial
+    (tmp_path / "whole").mkdir()
+    whole = open_study(tmp_path / "whole", trial(FAST, 2.0))
+    decision = Finals(whole, tmp_path / "artifacts").in_time()
+    assert (chosen(decision), decision.folder) == (FAST, None)
+
+
+@pytest.mark.parametrize("of_parts", [True, False])
+def test_a_race_that_decides_whether_anything_is_faster_takes_the_time_of_the_proof(
+    tmp_path: Path, of_parts: bool
+) -> None:
+    """If its trial is a proof by itself: else there would be no files."""
+    program = composed_of(a="openvino") if of_parts else FAST
+    study = open_study(tmp_path, REFERENCE, trial(program, 1.5, ends=0.4), time_limit_s=6)
+    assert study.budget.left_s < study.budget.proof_s
+    if of_parts:
+        compose(study, tmp_path, program)
+    decision = decided(tmp_path, study)
+    assert decision.finalists[0] == program
+    assert (chosen(decision) == program) is of_parts

@@ -7,12 +7,27 @@ from pathlib import Path
 
 import pytest
 
-from tests.study.stand_ins import FAITHFUL, FAST, MACHINE, NEXT, REFERENCE_MS, WRONG, Does, open_study, pool_of, trial
-from togi.artifact.manifest import Link, Saved, read_manifest
+from tests.study.stand_ins import (
+    FAITHFUL,
+    FAST,
+    MACHINE,
+    NEXT,
+    REFERENCE_MS,
+    WRONG,
+    Does,
+    compose,
+    open_study,
+    pool_of,
+    trial,
+)
+from togi.artifact.manifest import Link, Saved, check_files, part_folder, read_manifest
 from togi.core.records import REFERENCE_RECIPE, ErrorReport, Facts, Outcome, Trial
+from togi.decide.faster import BETWEEN_PROCESSES, conclusive
+from togi.measure import together
 from togi.study.open_study import OpenStudy
 from togi.study.proof import Prover
 from togi.subject.domain import Domain
+from togi.worker.messages import Purpose
 from togi.worker.protocol import AskedAtOnce
 from togi.worker.supervise import AT_ONCE
 
@@ -81,9 +96,54 @@ def test_a_proof_that_the_time_limit_cut_off_after_verification_leaves_the_time_
         assert study.notes == []
         return
     assert proof == before.model_copy(update={"reason": ""})
-    assert "its time before that counts, and callers wait for each other" in study.notes[0]
+    waiting = ", and callers wait for each other" in study.notes[0]
+    assert "its time before that counts" in study.notes[0]
+    assert waiting is (callers == 1)
     (folder,) = (tmp_path / "artifacts").iterdir()
     assert [link.one_at_a_time for link in read_manifest(folder).chain] == [callers == 1]
+
+
+@pytest.mark.parametrize("callers", [1, 4])
+@pytest.mark.parametrize("at", ["start", "warm", "turn", "footprint"])
+def test_a_program_of_parts_keeps_its_trial_where_the_time_limit_cuts_off_its_proof(
+    tmp_path: Path, at: str, callers: int
+) -> None:
+    """It ran from the same files there. Where two were not tried at once, each of its parts serves one."""
+    before = trial(FAST, 3.0)
+    study = open_study(tmp_path, REFERENCE, before, facts=Facts(machine=MACHINE, module_class="Net", callers=callers))
+    late = Does.faster(3.0, ends={at: (Outcome.TIMED_OUT, "late")}, cut_off=True)
+    pool_of(study).loaded[FAST] = [Does.faster(3.0), late]
+    compose(study, tmp_path, FAST)
+    assert proven(tmp_path, study, before) == before
+    (note,) = study.notes
+    assert note.startswith("The time limit was over ")
+    (folder,) = (tmp_path / "artifacts").iterdir()
+    manifest = read_manifest(folder)
+    check_files(folder, manifest)
+    assert (manifest.proof, len(manifest.parts)) == (before, 1)
+    (link,) = read_manifest(part_folder(folder, 0)).chain
+    assert link.one_at_a_time is ("callers wait for each other" in note) is (callers == 1)
+
+
+def test_a_program_of_parts_is_not_loaded_once_more_where_too_little_time_is_left_to_verify_it(tmp_path: Path) -> None:
+    before = trial(FAST, 3.0, phases_s={"start": 1.0, "verify": 40.0, "measure": 4.0})
+    study = open_study(tmp_path, REFERENCE, before, time_limit_s=30)
+    compose(study, tmp_path, FAST)
+    assert proven(tmp_path, study, before) == before
+    assert pool_of(study).checked == [Purpose.TRIAL]
+    assert "in its trial it ran from the same files and was verified" in study.notes[0]
+
+
+@pytest.mark.parametrize(("ran", "cut_off"), [(False, True), (True, False)])
+def test_a_program_of_parts_is_set_aside_where_its_trial_is_of_other_files_or_its_proof_hangs(
+    tmp_path: Path, ran: bool, cut_off: bool
+) -> None:
+    before = trial(FAST, 3.0)
+    study = open_study(tmp_path, REFERENCE, before)
+    hangs = Does.faster(3.0, ends={"start": (Outcome.TIMED_OUT, "hangs")}, cut_off=cut_off)
+    pool_of(study).loaded[FAST] = [*[Does.faster(3.0)] * ran, hangs]
+    compose(study, tmp_path, FAST, ran=ran)
+    assert proven(tmp_path, study, before) is None
 
 
 @pytest.mark.parametrize("at", ["warm", "turn"])
@@ -117,12 +177,42 @@ def test_a_proof_that_points_to_it_without_being_sure_counts_together_with_the_t
     pool_of(study).built[REFERENCE_RECIPE] = [Does(ms=100 * REFERENCE_MS)]
     if from_files:
         pool_of(study).built[FAST] = pool_of(study).loaded[FAST]
-        study.processes.compose(FAST, tmp_path)
+        compose(study, tmp_path, FAST, ran=False)
     proof = proven(tmp_path, study, before)
     assert proof is not None
     assert proof.timing is not None
     assert before.timing is not None
     assert (proof.timing.rounds_ms[: len(before.timing.rounds_ms)] == before.timing.rounds_ms) is together
+
+
+def test_two_processes_that_are_faster_beyond_doubt_and_differ_are_a_gain(tmp_path: Path) -> None:
+    """2.2 times as fast in the trial and 1.4 in the proof: of both together nothing could be concluded."""
+    before = trial(FAST, 2.2)
+    study = open_study(tmp_path, REFERENCE, before, time_limit_s=30)
+    pool_of(study).loaded[FAST] = [Does(ms=100 * REFERENCE_MS / 1.4)]
+    pool_of(study).built[REFERENCE_RECIPE] = [Does(ms=100 * REFERENCE_MS)]
+    compose(study, tmp_path, FAST, ran=False)
+    proof = proven(tmp_path, study, before)
+    assert proof is not None
+    assert proof.measured is not None
+    assert before.timing is not None
+    assert not conclusive(together(before.timing, proof.measured.timing).speedup_x)
+    assert proof.measured.speedup_x.median == pytest.approx(1.4)
+
+
+@pytest.mark.parametrize("limit_s", [100.0, 24.0])
+def test_a_proof_that_is_not_sure_is_measured_on_while_there_is_time(tmp_path: Path, limit_s: float) -> None:
+    """Every other turn is disturbed at first: between 1.2 and 2.2 times as fast."""
+    before = trial(FAST, 1.7)
+    study = open_study(tmp_path, REFERENCE, before, time_limit_s=limit_s)
+    calm_s = study.clock() + 15.0
+    disturbed = Does(ms=lambda turn: REFERENCE_MS / (1.2 + turn % 2 if study.clock() < calm_s else 2.0))
+    pool_of(study).loaded[FAST] = [disturbed]
+    proof = proven(tmp_path, study, before)
+    assert proof is not None
+    assert proof.measured is not None
+    assert BETWEEN_PROCESSES.faster(proof.measured.speedup_x) is (limit_s == 100.0)
+    assert study.budget.left_s > 0
 
 
 @pytest.mark.parametrize(

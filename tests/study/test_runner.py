@@ -374,3 +374,28 @@ def test_where_the_limit_cuts_off_the_reference_that_takes_turns_another_study_t
     assert study.given_up[0].recipe == FAST
     assert study.given_up[0].reason == "the reference that took turns with it ended: the time was over"
     assert study.log.claim(FAST), "nobody works on it"
+
+
+@pytest.mark.parametrize("speedup_x", [2.0, 1.0])
+def test_after_the_first_gain_of_a_program_it_is_known_how_long_race_and_proof_take(
+    tmp_path: Path, speedup_x: float
+) -> None:
+    """Not before: the original's own trial would have the gain wait."""
+    composed = composed_of(a="openvino")
+    study = open_study(tmp_path, time_limit_s=100.0)
+    pool_of(study).built |= {composed: [Does.faster(speedup_x)], REFERENCE_RECIPE: [Does()]}
+    before_s = study.budget.explore_s() - study.budget.explore_s(race=False)
+    study.processes.compose(composed, Path("now"))
+    assert StudyRunner(study).try_composed(composed, Path("now")) is not None
+    after_s = study.budget.explore_s() - study.budget.explore_s(race=False)
+    assert (study.log.last(REFERENCE_RECIPE) is not None) is (speedup_x > 1.0)
+    assert (after_s > before_s) is (speedup_x > 1.0), "less of it is for the race"
+    assert {each.recipe for each in measured(study.log.trials())} >= {composed}
+
+
+def test_the_original_is_not_begun_where_it_would_be_cut_off(tmp_path: Path) -> None:
+    study = open_study(tmp_path, trial(REFERENCE_RECIPE, 1.0, cost_s=30.0), time_limit_s=40)
+    runner = StudyRunner(study, Planned())
+    assert 0 < study.budget.explore_s() < 30.0
+    runner.try_original()
+    assert runner.tried == 0

@@ -177,3 +177,12 @@ def test_what_is_compiled_again_when_it_is_loaded_leaves_less_for_trials() -> No
     studied.know_best({})  # another is the best now, whose files hold what was compiled
     assert studied.proof_s == before_s
     assert studied.least_proof_s({}) == 3.0 + 2.0, "as long as the original"
+
+
+def test_a_race_of_programs_of_parts_is_given_what_it_needs() -> None:
+    """And no more than any other race."""
+    studied = budget(loading_s=0.0, time_limit_s=300.0)
+    without_s = studied.explore_s(race=False)
+    for needed_s, reserved_s in ((200.0, 45.0 - 2.0), (12.0, 12.0 - 2.0), (1.0, USUAL.least_race_s)):
+        studied.know_race(needed_s)
+        assert studied.explore_s() == pytest.approx(without_s - reserved_s)

@@ -17,8 +17,10 @@ from togi.artifact.manifest import (
     Link,
     Manifest,
     PartEntry,
+    Saved,
     check_files,
     document_hash,
+    in_turn,
     list_files,
     read_manifest,
 )
@@ -113,10 +115,34 @@ def write_manifest(
         calibration=calibration,
         objective=objective,
     )
+    _write(folder, manifest)
+    return manifest
+
+
+def _write(folder: Path, manifest: Manifest) -> None:
     document = json.loads(manifest.model_dump_json())
     document["sha256"] = document_hash(document)
     (folder / MANIFEST).write_text(json.dumps(document, indent=1), encoding="utf-8")
-    return manifest
+
+
+def copy_files(source: Path, folder: Path) -> Saved:
+    """Copy an artifact's files into ``folder``, without its manifest. Returns what they are.
+
+    Raises ArtifactError as ``read_manifest`` does, and OSError.
+    """
+    manifest = read_manifest(source)
+    shutil.copytree(source, folder, dirs_exist_ok=True)
+    (folder / MANIFEST).unlink()
+    return Saved(links=manifest.chain, parts=manifest.parts, weights=manifest.weights, settings=manifest.settings)
+
+
+def serve_in_turn(folder: Path) -> None:
+    """Write the manifest of one part anew: its engines then serve one call at a time.
+
+    Raises ArtifactError as ``read_manifest`` does. What lists its files has to be written after it.
+    """
+    manifest = read_manifest(folder)
+    _write(folder, manifest.model_copy(update={"chain": in_turn(manifest.chain)}))
 
 
 def publish(source: Path, out: Path, *, force: bool = False) -> Path:

@@ -156,6 +156,8 @@ class Search:
         """Seconds that trials took before they gave way to others. They are not at their end."""
         self._dismissed: set[str] = set()
         """Engines that cannot be chosen any more."""
+        self._set_aside: dict[Recipe, bool] = {}
+        """Recipes that cannot be, and whether they are wrong where they are used, whatever their trials say."""
         self._faithful_alone = False
         self._acquisitions: list[Acquisition] | None = None
         self._slow_in_company: dict[RecipeFeatures, Atoms] | None = None
@@ -224,6 +226,14 @@ class Search:
         self._dismissed.add(recipe.engine)
         self._acquisitions = None
         self._pool.sift()
+
+    def set_aside(self, recipe: Recipe, *, wrong: bool) -> None:
+        """It cannot be chosen any more, so that it is not a bar for others; what it taught of their speed stays.
+        ``wrong``: where it is used, so that what errs less has its turn."""
+        before = self._set_aside.get(recipe)
+        self._set_aside[recipe] = wrong or before is True
+        if self._set_aside[recipe] is not before:
+            self._acquisitions = None
 
     def leave_approximate(self) -> None:
         """Faithful recipes alone are tried from now on."""
@@ -351,7 +361,11 @@ class Search:
     def gained(self) -> bool:
         """Something is better than the reference: faster beyond doubt, or small enough where the reference is not."""
         enough = self._reference_is_too_large()
-        return any(enough or BETWEEN_PROCESSES.faster(fastest.speedup_x) for fastest in self._fastest_first()[:1])
+        return any(enough or BETWEEN_PROCESSES.faster(trial.speedup_x) for trial in self._fastest_first())
+
+    def points_to_gain(self) -> bool:
+        """The fastest is faster by what was measured of it, and not beyond doubt."""
+        return any(BETWEEN_PROCESSES.points_to_faster(fastest.speedup_x) for fastest in self._fastest_first()[:1])
 
     def _is_of_no_use(self, trial: MeasuredTrial) -> bool:
         """It exceeds a limit of which nothing is predicted: what others take of memory is (``_predict_memory``)."""
@@ -396,9 +410,10 @@ class Search:
         return tuple(trial.recipe for trial in fastest if may_yet_lead(trial.speedup_x, fastest[0].speedup_x))
 
     def _fastest_first(self) -> list[MeasuredTrial]:
-        """Acceptable trials, fastest first."""
+        """Acceptable trials that can be chosen, fastest first."""
         known = (trial for trial in self._trials.values() if trial.recipe.engine not in self._dismissed)
-        acceptable_trials = [trial for trial in measured(known) if acceptable(trial, self._budget)]
+        usable = (trial for trial in known if trial.recipe not in self._set_aside)
+        acceptable_trials = [trial for trial in measured(usable) if acceptable(trial, self._budget)]
         return sorted(acceptable_trials, key=lambda trial: -trial.speedup_x.median)
 
     def _time_left_s(self) -> float:
@@ -446,8 +461,11 @@ class Search:
         """Without those that wait for others: what errs less than choices that were not found wrong, and what has fewer
         bits than choices that were not found right, or so slow that half of the bytes cannot make it the fastest."""
         trials = self._trials.values()
-        wrong = {choice.label for t in trials if t.outcome is Outcome.WRONG for choice in t.recipe.choices}
+        wrong_in_use = [recipe for recipe, wrong in self._set_aside.items() if wrong]
+        found_wrong = [*wrong_in_use, *(t.recipe for t in trials if t.outcome is Outcome.WRONG)]
+        wrong = {choice.label for recipe in found_wrong for choice in recipe.choices}
         right = {choice.label for t in trials if t.outcome is Outcome.OK for choice in t.recipe.choices}
+        right -= {choice.label for recipe in wrong_in_use for choice in recipe.choices}
         fastest = self._fastest_first()
         near = [t for t in fastest if FEWER_BYTES_X * t.speedup_x.median >= fastest[0].speedup_x.median]
         worth_fewer = {choice.label for trial in near for choice in trial.recipe.choices}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from togi.core.records import Footprint, Outcome, Recipe, Trial
+from togi.core.records import Footprint, Outcome, Recipe, Timing, Trial
 from togi.study.open_study import OpenStudy
 from togi.worker.launch import NoTimeLeft, ServerNotStarted
 from togi.worker.supervise import GaveWay, RunningTrial, TrialEnded
@@ -31,17 +31,26 @@ class Attempts:
         return trial.model_copy(update={"cost_s": self._study.clock() - began})
 
     def measure_again(self, disturbed: Trial) -> Trial:
-        """One that the machine disturbed, whose process is warm."""
+        """One that the machine disturbed, or whose interval says nothing, whose process is warm. What the machine did
+        not disturb counts in any case."""
         candidate, began = disturbed.recipe, self._study.clock()
+        before = disturbed.timing if disturbed.outcome is Outcome.OK else None
 
         def measured() -> Trial:
             running = self._processes.warm(candidate)
             if running is None:
                 return disturbed
-            return self._measured(running, self._processes.reference(), again=True)
+            return self._measured(running, self._processes.reference(), again=True, before=before)
 
         trial = self._ended_or_measured(candidate, measured)
+        if before is not None and self._says_nothing(trial):
+            trial = disturbed
         return trial.model_copy(update={"cost_s": disturbed.cost_s + self._study.clock() - began})
+
+    def _says_nothing(self, again: Trial) -> bool:
+        """It was disturbed, or the time was over: what was measured before stays as it is."""
+        late = again.outcome is Outcome.TIMED_OUT and self._study.subject.pool.deadline.left_s <= 0
+        return late or again.outcome is Outcome.UNSTABLE
 
     def _ended_or_measured(self, candidate: Recipe, measured: Callable[[], Trial]) -> Trial:
         try:
@@ -75,9 +84,12 @@ class Attempts:
         self._processes.make_ready(running)
         return self._measured(running, reference)
 
-    def _measured(self, running: RunningTrial, reference: RunningTrial, *, again: bool = False) -> Trial:
+    def _measured(
+        self, running: RunningTrial, reference: RunningTrial, *, again: bool = False, before: Timing | None = None
+    ) -> Trial:
         self._study.progress.trial_phase(running.recipe, "measure")
-        timing = self._study.stopwatch.time(running, reference, self._study.pace.trial_s, again=again)
+        trial_s = self._study.pace.trial_s
+        timing = self._study.stopwatch.time(running, reference, trial_s, again=again, before=before)
         footprint = self._footprint(running, reference)
         outcome, reason = (Outcome.OK, "") if running is reference else self._study.subject.accepted(running)
         if doubt := self._study.stopwatch.doubt(timing, again=again):

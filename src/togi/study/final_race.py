@@ -20,24 +20,32 @@ class FinalRace:
         self.told_apart: set[tuple[Recipe, Recipe]] = set()
         """Of those that raced, who is faster than whom (``decide.choose.ToldApart``)."""
 
-    def of_trials(self, candidates: Sequence[Recipe]) -> tuple[Recipe, ...]:
+    def of_trials(self, candidates: Sequence[Recipe], *, for_proof: bool = True) -> tuple[Recipe, ...]:
         """Race these and the reference, as many as there is time for. Returns all of them, fastest first.
 
-        There is no race where too little time is left for one that would say anything.
+        There is no race where too little time is left for one that would say anything. ``for_proof``: the time that a
+        proof takes is kept; else one of them races in it where there is no other.
         """
         study = self._study
+        if study.budget.left_s <= (study.budget.proof_s if for_proof else 0.0):  # nor to start the reference again
+            return self._unraced(candidates)
         running = self._warm(candidates)
         reference = study.processes.reference()
         left_s = study.budget.left_s - study.budget.proof_s
         while len(running) > 1 and self.enough_s(0.0, running) > left_s:
             running.pop()
+        if not for_proof and self.enough_s(0.0, running) > left_s:
+            left_s = study.budget.left_s
         if not running or self.enough_s(0.0, running) > left_s:
-            study.notes.append("No time was left for a race of the finalists: their trials decide.")
-            return (*candidates, reference.recipe)
+            return self._unraced(candidates)
         result = self.run(running, min(self.enough_s(study.pace.race_s, running), left_s))
         speeds = {entry.name: entry.speedup_x.median if entry.speedup_x else 0.0 for entry in result.entries}
         fastest_first = sorted((reference, *running), key=lambda process: -speeds[process.name])
         return tuple(process.recipe for process in fastest_first)
+
+    def _unraced(self, candidates: Sequence[Recipe]) -> tuple[Recipe, ...]:
+        self._study.notes.append("No time was left for a race of the finalists: their trials decide.")
+        return (*candidates, self._study.subject.reference)
 
     def _warm(self, fastest_first: Sequence[Recipe]) -> list[RunningTrial]:
         """Their processes. What is not warm is built again as far as that leaves time for the proof."""

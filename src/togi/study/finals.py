@@ -79,6 +79,12 @@ class Finals:
         apart = self._race.told_apart
         return choose(self._study.trials(), self._limits, unusable=self._prover.failed, told_apart=apart)
 
+    def in_time(self) -> Decision:
+        """The choice where no process may be asked any more: a program of parts has its files, and anything else has
+        none."""
+        chosen = self.without_files()
+        return Decision(chosen, None if chosen.trial is None else self._prover.keep(chosen.trial), ())
+
     def save_only(self, first: Recipe | None = None) -> Decision:
         """For a part of a program: what its trials choose is saved; the trial of the whole is its race and proof.
 
@@ -116,7 +122,8 @@ class Finals:
         chosen = self.choice()
         while chosen.trial is not None and chosen.trial.recipe not in self._prover.proven:
             candidate = chosen.trial.recipe
-            if self._prover.proven and self._time_is_up(candidate) and not candidate.is_reference:
+            late = self._time_is_up(candidate) and not self._prover.stands(chosen.trial)
+            if self._prover.proven and late and not candidate.is_reference:
                 self.set_aside(candidate, "it could not be proven within the time limit")
             elif not self._prover.proven and self._takes_too_long(candidate) and self._others_in_time(candidate):
                 left_s, takes_s = self._study.budget.left_s, self._least_proof_s(candidate)
@@ -128,7 +135,9 @@ class Finals:
         return chosen
 
     def _takes_too_long(self, recipe: Recipe) -> bool:
-        return not recipe.is_reference and self._least_proof_s(recipe) > self._study.budget.left_s
+        if recipe.is_reference or self._prover.stands(self._study.log.last(recipe)):
+            return False
+        return self._least_proof_s(recipe) > self._study.budget.left_s
 
     def _others_in_time(self, candidate: Recipe) -> bool:
         """Something else that is faster than the original can be saved and proven in the time that is left."""
@@ -153,9 +162,12 @@ class Finals:
         it is proven.
         """
         candidates, speedups_x = self._candidates(), self._speedups_x()
-        if len(candidates) > 1 or any(not BETWEEN_PROCESSES.faster(speedups_x[recipe]) for recipe in candidates):
-            return self._race.of_trials(candidates)
-        return (*candidates, self._study.subject.reference)
+        sure = [recipe for recipe in candidates if BETWEEN_PROCESSES.faster(speedups_x[recipe])]
+        if len(candidates) < 2 and sure == [*candidates]:
+            return (*candidates, self._study.subject.reference)
+        # while nothing is faster beyond doubt there is nothing to prove, unless its files are made in that
+        stand = all(self._prover.stands(self._study.log.last(recipe)) for recipe in candidates)
+        return self._race.of_trials(candidates, for_proof=bool(sure) or not stand)
 
     def _candidates(self) -> Sequence[Recipe]:
         """The fastest that may be faster than the reference; those that are surely not only where limits decide."""

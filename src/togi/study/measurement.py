@@ -121,10 +121,19 @@ class Stopwatch:
         """Wait until it may be quieter."""
         self._sleep(self._pace.quiet_s)
 
-    def time(self, running: WarmProcess, reference: WarmProcess, budget_s: float, *, again: bool = False) -> Timing:
+    def time(
+        self,
+        running: WarmProcess,
+        reference: WarmProcess,
+        budget_s: float,
+        *,
+        again: bool = False,
+        before: Timing | None = None,
+    ) -> Timing:
         """Time a warm candidate: again in a quieter moment where the machine was busy, and longer where it seems faster
-        without clear evidence. The reference next to itself has a speed-up of exactly 1. ``again``: it was doubted
-        before, and is measured once.
+        without clear evidence. The reference next to itself has a speed-up of exactly 1. ``again``: it was measured
+        before, and is measured once. ``before``: what that says, where it was not doubted: both count together, unless
+        this is sure alone.
 
         Raises TrialEnded when either of the two ends; where the time is over then, an interval that was measured before
         counts.
@@ -140,6 +149,9 @@ class Stopwatch:
                 break
             self.pause()
             timing = self._more(running, reference, budget_s) or timing
+        unsure = not timing.speedup_x.has_ends or BETWEEN_PROCESSES.points_to_faster(timing.speedup_x)
+        if before is not None and unsure and not self.doubt(timing, again=again):
+            timing = together(before, timing)
         more_s = budget_s * (_LONGER_X - 1)
         if BETWEEN_PROCESSES.points_to_faster(timing.speedup_x) and self._left_s > more_s:
             more = self._more(running, reference, more_s)

@@ -9,18 +9,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from togi.artifact.manifest import Saved, in_turn
-from togi.core.records import Outcome, Recipe, Trial
+from togi.artifact.manifest import Saved, in_turn, part_folder
+from togi.artifact.save import copy_files, serve_in_turn
+from togi.core.records import Outcome, Recipe, Timing, Trial
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.machine.limits import is_running
 from togi.measure import together
 from togi.study.open_study import OpenStudy
+from togi.study.time_budget import building_s
 from togi.worker.launch import NoTimeLeft
 from togi.worker.messages import Purpose
 from togi.worker.supervise import AT_ONCE, RunningTrial, TrialEnded
 
 _AT_ONCE = {Outcome.TIMED_OUT: "hangs", Outcome.CRASHED: "ends its process"}
 """What becomes of an engine that cannot serve callers at once, besides wrong answers."""
+_AGAIN_X = 2.0
+"""Measuring on takes so many times as long as the turns at first, with what comes after it."""
 _CALLERS = 2
 """So many at once try what was raced for one caller."""
 
@@ -78,11 +82,10 @@ class Prover:
         study.progress.saving(candidate)
         folder = self._folder(candidate)
         try:
-            running = study.processes.reference() if candidate.is_reference else study.processes.warm(candidate)
             trial = study.log.last(candidate)
-            if running is None or trial is None:
-                self._fails(candidate, "it could not be built again")
-            elif (saved := self._saved(running, folder, trial)) is not None:
+            if trial is None:
+                self._fails(candidate, "it was not tried")
+            elif (saved := self._written(folder, trial)) is not None:
                 proof, saved = self._prove(folder, candidate, trial, saved)
                 study.subject.write_manifest(folder, proof, saved)
                 study.log.append(proof)
@@ -90,9 +93,33 @@ class Prover:
                 self._drop_earlier(candidate, folder)
                 self._compare(candidate, trial, proof)
                 return
-        except (TrialEnded, NoTimeLeft) as ended:
+        except (TrialEnded, NoTimeLeft, OSError) as ended:
             self._fails(candidate, f"it could not be saved: {ended}", _found(ended))
         shutil.rmtree(folder, ignore_errors=True)
+
+    def stands(self, trial: Trial | None) -> bool:
+        """Whether a trial is a proof by itself: of a program of parts, which ran from the files that are saved, and for
+        which no half of the validation data waits."""
+        if trial is None or trial.recipe not in self._study.processes.right_from_files:
+            return False
+        judged = trial.error is not None and trial.error.accuracy is None
+        return judged and trial.outcome is Outcome.OK and trial.timing is not None
+
+    def keep(self, trial: Trial) -> Path | None:
+        """Save what ``stands`` without asking any process for anything. None where it does not stand."""
+        if not self.stands(trial):
+            return None
+        folder = self._folder(trial.recipe)
+        try:
+            files = copy_files(self._study.processes.composed[trial.recipe], folder)
+            self._study.subject.write_manifest(folder, trial, self._left_to_its_trial(folder, trial, files))
+        except OSError as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            self._fails(trial.recipe, f"it could not be saved: {error}")
+            return None
+        self.proven[trial.recipe] = folder
+        self._drop_earlier(trial.recipe, folder)
+        return folder
 
     def _folder(self, candidate: Recipe) -> Path:
         """An empty folder for its artifact, of this process: another may work on the same study."""
@@ -113,6 +140,19 @@ class Prover:
             own = not owner.isdigit() or int(owner) == os.getpid() or not is_running(int(owner))
             if own and before != folder:
                 shutil.rmtree(before, ignore_errors=True)
+
+    def _written(self, folder: Path, trial: Trial) -> Saved | None:
+        """Its files and the manifest. None where it cannot be built again or has no files: it is set aside."""
+        study, candidate = self._study, trial.recipe
+        if (files := study.processes.composed.get(candidate)) is not None:  # they are there: nobody need be asked
+            saved = copy_files(files, folder)
+            study.subject.write_manifest(folder, trial, saved)
+            return saved
+        running = study.processes.reference() if candidate.is_reference else study.processes.warm(candidate)
+        if running is None:
+            self._fails(candidate, "it could not be built again")
+            return None
+        return self._saved(running, folder, trial)
 
     def _saved(self, running: RunningTrial, folder: Path, trial: Trial) -> Saved | None:
         """Write the files of each engine, and the manifest. None where there are none: the recipe is set aside."""
@@ -135,17 +175,52 @@ class Prover:
 
     def _prove(self, folder: Path, candidate: Recipe, trial: Trial, saved: Saved) -> tuple[Trial, Saved]:
         """Load the artifact in a fresh process, verify it, and measure its speed next to the original, and its memory.
-        The original itself is not timed again, and what the time limit cut off is left to its trial. Returns the proof,
-        and what is saved with what was learned of it.
+        The original itself is not timed again, and what the time limit cut off is left to its trial: all of it, where
+        that is a proof by itself. Returns the proof, and what is saved with what was learned of it.
 
         Raises TrialEnded when it cannot be loaded or is not as right as the candidate it was made of.
         """
+        study, stands = self._study, self.stands(trial)
+        if stands and study.budget.left_s < building_s(trial.phases_s):  # it would be cut off before it is verified
+            return trial, self._left_to_its_trial(folder, trial, saved)
+        try:
+            return self._proven_anew(folder, candidate, trial, saved)
+        except (TrialEnded, NoTimeLeft) as late:
+            if not stands or (isinstance(late, TrialEnded) and not late.cut_off):
+                raise
+            return trial, self._left_to_its_trial(folder, trial, saved)
+
+    def _left_to_its_trial(self, folder: Path, trial: Trial, saved: Saved) -> Saved:
+        """What is saved where no time is left to load it once more."""
+        self._study.notes.append(
+            f"The time limit was over before {trial.recipe.label} could be loaded once more: in its trial it ran from "
+            f"the same files and was verified, and its time there counts{self._one_by_one}."
+        )
+        return self._for_one_caller(folder, saved)
+
+    @property
+    def _one_by_one(self) -> str:
+        """What becomes of callers that were not tried at once."""
+        if self._study.subject.facts.callers > 1:
+            return ""
+        return ", and callers wait for each other, since it was not asked by two at once"
+
+    def _for_one_caller(self, folder: Path, saved: Saved) -> Saved:
+        """Where it was raced for one, and not asked by two at once: these wait for each other."""
+        if self._study.subject.facts.callers > 1:
+            return saved
+        for number in range(len(saved.parts)):
+            serve_in_turn(part_folder(folder, number))
+        return saved.model_copy(update={"links": in_turn(saved.links)})
+
+    def _proven_anew(self, folder: Path, candidate: Recipe, trial: Trial, saved: Saved) -> tuple[Trial, Saved]:
+        """As ``_prove``, in any case in a fresh process."""
         study = self._study
         with self._loaded(folder, candidate) as loaded:
             try:
                 return self._measured_again(loaded, folder, trial, saved)
             except TrialEnded as ended:
-                if not ended.cut_off or candidate.is_reference or candidate in study.processes.composed:
+                if not ended.cut_off or candidate.is_reference:
                     raise
             # It is right, loaded from its files: how fast it is, its trial tells.
             if study.subject.facts.train:
@@ -154,13 +229,11 @@ class Prover:
                     "and verified: its time before that counts."
                 )
                 return self._as_loaded(loaded, trial), saved
-            if study.subject.facts.callers == 1:
-                saved = saved.model_copy(update={"links": in_turn(saved.links)})
             study.notes.append(
                 f"The time limit was over when {candidate.label} had been loaded from its files and verified: its time "
-                "before that counts, and callers wait for each other, since it was not asked by two at once."
+                f"before that counts{self._one_by_one}."
             )
-            return self._as_loaded(loaded, trial), saved
+            return self._as_loaded(loaded, trial), self._for_one_caller(folder, saved)
 
     def _as_loaded(self, loaded: RunningTrial, trial: Trial) -> Trial:
         """How fast it is by its trial, and how right by its files: that it was set aside before is over."""
@@ -198,8 +271,19 @@ class Prover:
         from_these_files = candidate in study.processes.composed  # its trial ran from them too
         unsure = not timing.speedup_x.has_ends or BETWEEN_PROCESSES.points_to_faster(timing.speedup_x)
         if trial.timing is not None and trial.outcome is Outcome.OK and (from_these_files or unsure):
-            timing = together(trial.timing, timing)
-        return proof.model_copy(update={"timing": timing})
+            both, sure = together(trial.timing, timing), BETWEEN_PROCESSES.faster(timing.speedup_x)
+            # where each process is faster beyond doubt, and by how much differs, one interval of both may say nothing
+            timing = timing if sure and BETWEEN_PROCESSES.points_to_faster(both.speedup_x) else both
+        return proof.model_copy(update={"timing": self._longer(loaded, timing)})
+
+    def _longer(self, loaded: RunningTrial, timing: Timing) -> Timing:
+        """Measured on where it is faster by what is known, and not beyond doubt, as far as there is time."""
+        study, reference = self._study, self._study.processes.reference()
+        takes_s = _AGAIN_X * study.stopwatch.enough_s(study.pace.proof_s, [loaded, reference])
+        if not BETWEEN_PROCESSES.points_to_faster(timing.speedup_x) or study.budget.left_s <= takes_s:
+            return timing
+        longer = study.stopwatch.time(loaded, reference, study.pace.proof_s, again=True, before=timing)
+        return timing if study.stopwatch.doubt(longer, again=True) else longer
 
     @contextmanager
     def _loaded(self, folder: Path, candidate: Recipe) -> Iterator[RunningTrial]:
@@ -246,7 +330,7 @@ class Prover:
             )
 
 
-def _found(ended: TrialEnded | NoTimeLeft) -> Outcome | None:
+def _found(ended: Exception) -> Outcome | None:
     """What will be so again: it hangs, or is wrong. Time that was over is none of its faults, and what else ended it
     may be missing here today."""
     if not isinstance(ended, TrialEnded) or ended.cut_off:

@@ -173,11 +173,12 @@ def _explored_and_decided(study: OpenStudy, journal: Journal, keep: Path, *, res
     except (OutOfTime, NoTimeLeft, TrialEnded) as late:
         if isinstance(late, TrialEnded) and not late.cut_off:
             raise reference_failed(study.subject.name, late, late.ending.outcome) from None
-        if study.log.last(study.subject.reference) is None:
+        decision = finals.in_time()
+        if decision.chosen.trial is None and study.log.last(study.subject.reference) is None:
             nothing = _unmeasured(settings, str(late))
             return conclude(study, Decision(nothing, None, ()), untried=f"Nothing could be tried: {late}"), None
-        study.notes.append(f"The time limit was over in the race or the proof: {late}. Trials decide, unproven.")
-        decision = Decision(finals.without_files(), None, ())
+        unproven = ", unproven" if decision.folder is None else ""
+        study.notes.append(f"The time limit was over before race and proof had ended: {late}. Trials decide{unproven}.")
     return conclude(study, decision, exploration.tree(decision.chosen.trial)), decision.folder
 
 
@@ -205,8 +206,9 @@ class Exploration:
         if self._cut and study.search.gained():  # no setting of the whole comes on top of its parts
             runner.try_original()
             return
-        for first_gain in (True, False):  # a single gain need not race
-            runner.explore(study.budget.explore_s(race=not first_gain), first_gain=first_gain)
+        for first_gain in (True, False):
+            race = not first_gain or study.search.points_to_gain()  # a single gain need not race, if it is one
+            runner.explore(study.budget.explore_s(race=race), first_gain=first_gain)
             if self._cut:
                 self._parts.try_settings()
 

@@ -139,8 +139,10 @@ class StudyRunner:
     def try_original(self) -> None:
         """As it is called today, where there is time for it and nobody tried it."""
         study, original, left_s = self.study, Recipe(), self.study.budget.explore_s()
+        reference = study.log.last(study.subject.reference)
+        takes_s = 0.0 if reference is None else reference.cost_s
         wanted = original in study.search.space.originals and not self._is_done(original)
-        if wanted and left_s > 0 and study.log.claim(original):
+        if wanted and left_s > takes_s and study.log.claim(original):
             study.progress.message(study.search.why(original))
             self._try(original, left_s)
 
@@ -152,7 +154,19 @@ class StudyRunner:
         if left_s <= 0 or not self._try(composed, left_s):
             return None
         self._measured_again(None, self.study.budget.explore_s(race=False))
+        if self.study.search.gained():
+            self._know_race_and_proof(composed)
         return self.study.log.last(composed)
+
+    def _know_race_and_proof(self, composed: Recipe) -> None:
+        """How long they take of programs of parts, once there is one to prove: what is left of the time is for parts.
+        Before, the original's own trial would have the first gain wait."""
+        study = self.study
+        running = study.processes.warm(composed) if study.processes.is_warm(composed) else None
+        if running is not None:
+            study.budget.know_race(study.stopwatch.enough_s(0.0, [study.processes.reference(), running, running]))
+        if study.log.last(study.subject.reference) is None:
+            self.try_reference()
 
     @property
     def _timeout_s(self) -> float:

@@ -73,6 +73,7 @@ class TimeBudget:
         self._reference_s = 0.0
         self._reference_phases_s: Mapping[str, float] = {}
         self._validation_s = 0.0
+        self._race_s = math.inf
         self.compiling_s = 0.0
         """What loading the best recipe so far takes besides what loading any does, since it is compiled anew."""
         self.rebuilding_s = 0.0
@@ -93,6 +94,10 @@ class TimeBudget:
         """How long a trial was on one half of the validation data, if it was judged: the proof is on the other. Those
         that were stopped early were shorter."""
         self._validation_s = max(self._validation_s, phases_s.get("validate", 0.0))
+
+    def know_race(self, seconds: float) -> None:
+        """How long a race takes of programs of parts that says anything: there are few, and their trials were long."""
+        self._race_s = seconds
 
     def know_reference(self, phases_s: Mapping[str, float]) -> None:
         """How long each phase of the reference's trial took, in this session or an earlier one."""
@@ -154,7 +159,7 @@ class TimeBudget:
         if self.limit_s is None:
             return math.inf
         # in a short study values beyond the samples are asked at the cost of the race, not of trials
-        race_s = min(self.pace.race_s, self.limit_s * _RACE_SHARE) - self._wanted_ask_s
+        race_s = min(self.pace.race_s, self.limit_s * _RACE_SHARE, self._race_s) - self._wanted_ask_s
         reserved_s = max(self.pace.least_race_s, race_s) if race else 0.0
         return self.left_s - reserved_s - self.rebuilding_s - self.proof_s
 

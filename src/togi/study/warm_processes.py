@@ -33,6 +33,8 @@ class WarmProcesses:
         self._notes, self._on_phase = notes, on_phase
         self.composed: dict[Recipe, Path] = {}
         """Artifacts that stand for a recipe: a program's tuned parts, put together."""
+        self.right_from_files: set[Recipe] = set()
+        """Of these, what was loaded from its files here, and verified."""
         self._warm: dict[Recipe, RunningTrial] = {}
         self._waiting: RunningTrial | None = None
         """One that gave way while it was built: the last."""
@@ -55,9 +57,12 @@ class WarmProcesses:
             limits = replace(limits, timeout_s=timeout_s, gives_way=timeout_s < limits.timeout_s)
         if (folder := self.composed.get(candidate)) is not None:
             whole = replace(limits, gives_way=False)  # a program with its parts is built in a moment
-            return subject.pool.start_artifact(
+            loaded = subject.pool.start_artifact(
                 folder, candidate, subject.facts, whole, check=Purpose.TRIAL, name=candidate.label
             )
+            if subject.accepted(loaded)[0] is Outcome.OK:
+                self.right_from_files.add(candidate)
+            return loaded
         try:
             if (waiting := self._taken_from_waiting(candidate)) is not None:
                 return subject.pool.go_on(waiting, limits)
@@ -139,6 +144,7 @@ class WarmProcesses:
     def compose(self, composed: Recipe, folder: Path) -> None:
         """From now on ``folder`` stands for this recipe; what ran of it before is ended."""
         self.composed[composed] = folder
+        self.right_from_files.discard(composed)
         if (before := self._warm.pop(composed, None)) is not None:
             before.close()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import functools
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +13,9 @@ import torch
 
 from togi.artifact.installed import Installed
 from togi.artifact.links import EAGER, write_links
-from togi.artifact.manifest import MANIFEST, Link, Saved, read_manifest
+from togi.artifact.manifest import Link, Saved, read_manifest
 from togi.artifact.reach import Ask, Call, proven
+from togi.artifact.save import copy_files
 from togi.artifact.settings import settings_of
 from togi.artifact.weights import weights_hash
 from togi.core.errors import ArtifactError, NotSaveable, Refused
@@ -270,10 +270,7 @@ class LoadedArtifact(Contender):
 
     def save(self, folder: Path, check: TrialCheck, ask_s: float) -> Saved:
         """Copy the files."""
-        shutil.copytree(self._folder, folder, dirs_exist_ok=True)
-        (folder / MANIFEST).unlink()
-        manifest = read_manifest(self._folder)
-        return Saved(links=manifest.chain, parts=manifest.parts, weights=manifest.weights, settings=manifest.settings)
+        return copy_files(self._folder, folder)
 
 
 def _as_returned(program: FlatProgram, args: Any, kwargs: Any) -> tuple[Any, Any]:

@@ -60,6 +60,8 @@ class Trials:
     def __init__(self, *found: Trial) -> None:
         self.found = list(found)
         self.unusable: dict[Recipe, str] = {}
+        self.wrong: set[Recipe] = set()
+        """Of these, with which the program was not right."""
         self.later: list[Trial] = []
         """What exploring finds, one each time."""
         self.promised: list[float] = []
@@ -97,8 +99,9 @@ class Trials:
             self._saved = Decision(Chosen(trial=chosen, reason=""), Path("saved"), ())
         return self._saved
 
-    def set_aside(self, candidate: Recipe, reason: str) -> None:
+    def set_aside(self, candidate: Recipe, reason: str, *, wrong: bool) -> None:
         self.unusable[candidate] = reason
+        self.wrong |= {candidate} if wrong else set()
 
     def dismiss(self, recipe: Recipe, reason: str) -> None:
         self.unusable |= {trial.recipe: reason for trial in self.found if trial.recipe.engine == recipe.engine}
@@ -173,7 +176,9 @@ def tuned_in_place(chosen: Recipe) -> TunedPart:
 class Program:
     """A program that is right as long as none of ``guilty`` is in place: a part, or what is done to it."""
 
-    left_s, proof_s = math.inf, 0.0
+    left_s = math.inf
+    cost_s = 0.0
+    """What a trial of it takes."""
     fault = Outcome.WRONG
     """How it ends with the guilty."""
 
@@ -201,4 +206,6 @@ class Program:
         error = report(50.0 if wrong else 1.0, *self.forced) if outcome in (Outcome.OK, Outcome.WRONG) else None
         timing = None if wrong else timed(self.speeds.get(len(self.tried), 1.5))
         reason = "50 units" * bool(wrong)
-        return Trial(recipe=assembly.recipe, outcome=outcome, reason=reason, error=error, timing=timing)
+        return Trial(
+            recipe=assembly.recipe, outcome=outcome, reason=reason, error=error, timing=timing, cost_s=self.cost_s
+        )

@@ -9,12 +9,16 @@ from typing import Any
 import pytest
 
 from tests.study.parts.part_fakes import OPENVINO, part
+from tests.study.stand_ins import FAST, NEXT, Does, open_study, pool_of
+from tests.study.stand_ins import trial as measured_trial
 from togi.artifact.manifest import Saved
 from togi.core.errors import SubjectError
-from togi.core.records import Outcome
+from togi.core.records import REFERENCE_RECIPE, Outcome
 from togi.core.settings import Settings
+from togi.study.finals import Finals
 from togi.study.parts.part_runner import RUINED, PartRunner, settings_of_parts
 from togi.study.progress import Progress
+from togi.study.runner import StudyRunner
 from togi.worker.deadline import Deadline
 
 
@@ -135,3 +139,19 @@ def test_a_copy_that_is_wrong_or_comes_too_late_is_not_made(tmp_path: Path) -> N
     assert wrong.closed == 1
     assert copied(Pool(tmp_path, running), left_s=9.0) is None, "the program is to be proven yet"
     assert running.saved == []
+
+
+def test_what_cannot_be_chosen_of_a_part_is_no_bar_for_what_is_tried_next(tmp_path: Path) -> None:
+    """Its files are wrong where no sample is, or the program is with it."""
+    speeds_x = {REFERENCE_RECIPE: 1.0, FAST: 3.0, NEXT: 2.0}
+    study = open_study(tmp_path, *(measured_trial(each, speed_x) for each, speed_x in speeds_x.items()))
+    pool_of(study).built[FAST] = [Does.faster(3.0, saved=Saved(wrong="it clips 300"))]
+    whole: Any = None
+    runner = PartRunner(whole, part("a"), StudyRunner(study), Finals(study, tmp_path / "artifacts"))
+    saved = runner.save().chosen.trial
+    assert saved is not None
+    assert saved.recipe == NEXT
+    assert study.search.finalists(2) == (NEXT,)
+    runner.set_aside(NEXT, "the program was not right with it", wrong=True)
+    assert not study.search.gained()
+    assert set(runner.unusable) == {FAST, NEXT}

@@ -142,7 +142,7 @@ def test_what_errs_as_much_as_what_made_the_program_wrong_has_no_turn() -> None:
     study.explore(1.0)
     study.save()
     assert study.best.recipe == BF16
-    assert set(trials.unusable) == {STATIC, MIXED, DYNAMIC}
+    assert set(trials.unusable) == trials.wrong == {STATIC, MIXED, DYNAMIC}
     assert not trials.faithful_alone
 
 
@@ -169,5 +169,6 @@ def test_a_part_that_ends_its_program_says_nothing_of_errors() -> None:
     study = study_of(part("a"), trials)
     study.leave_out("the program ended", errs=False)
     study.save()
+    assert trials.wrong == set()
     assert study.best is not None
     assert study.best.recipe == MIXED

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.study.parts.part_fakes import OPENVINO, Program, Trials, part, trial
+from tests.study.stand_ins import Clock
 from togi.core.records import ProgramCall, ProgramTree, Recipe, Trial
 from togi.program.parts import Cuts, Part
 from togi.study.parts import PartsTuner
@@ -152,3 +153,39 @@ def test_another_part_begins_with_what_is_faithful(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(PartRunner, "open", opened)
     tuned(whole)
     assert given == {"a": [], "b": [], "c": [OPENVINO]}
+
+
+def test_what_trials_of_the_program_took_comes_from_what_is_kept_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And time for one more stays, so that what the next part gains can be tried in it."""
+    clock = Clock()
+    monkeypatch.setattr("togi.study.parts.tuner.time", SimpleNamespace(monotonic=clock))
+    trials = {path: Trials() for path in "ab"}
+    for of_part in trials.values():
+        of_part.later = [trial(OPENVINO)]
+    whole = Whole(monkeypatch, part("a", share=0.5), part("b", share=0.5), trials=trials)
+    attempt = whole.program.attempt
+
+    def takes_20_s(assembly: Any) -> Trial:
+        clock.now_s += 20.0
+        return attempt(assembly)
+
+    monkeypatch.setattr(whole.program, "attempt", takes_20_s)
+    tuned(whole, 100.0)
+    given = [of_part.explored[0] for of_part in trials.values()]
+    assert given == pytest.approx([0.5 * (100.0 - 30.0), 0.5 * (100.0 - 20.0 - 20.0)], abs=1.0)
+
+
+def test_parts_have_what_race_and_proof_are_found_not_to_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    trials = {path: Trials() for path in "ab"}
+    trials["a"].later = [trial(OPENVINO)]
+    whole = Whole(monkeypatch, part("a", share=0.5), part("b", share=0.5), trials=trials)
+    whole.program.left_s, attempt = 100.0, whole.program.attempt
+
+    def learns(assembly: Any) -> Trial:
+        whole.program.left_s = 120.0
+        return attempt(assembly)
+
+    monkeypatch.setattr(whole.program, "attempt", learns)
+    tuned(whole, 100.0)
+    given = [of_part.explored[0] for of_part in trials.values()]
+    assert given == pytest.approx([0.5 * (100.0 - 30.0), 0.5 * (120.0 - 30.0)], abs=1.0)

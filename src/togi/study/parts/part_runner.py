@@ -95,17 +95,23 @@ class PartRunner:
 
     def save(self, first: Recipe | None = None) -> Decision:
         """What its trials choose, or ``first`` if it can be, with its files."""
-        return self._finals.save_only(first)
+        decision = self._finals.save_only(first)
+        for recipe in self.unusable:  # its files may have been found wrong where no sample is
+            last = self._study.log.last(recipe)
+            self._study.search.set_aside(recipe, wrong=last is not None and last.outcome is Outcome.WRONG)
+        return decision
 
-    def set_aside(self, recipe: Recipe, reason: str) -> None:
+    def set_aside(self, recipe: Recipe, reason: str, *, wrong: bool) -> None:
+        """``wrong``: the program is with it, or would be."""
         self._finals.set_aside(recipe, reason)
+        self._study.search.set_aside(recipe, wrong=wrong)
 
     def dismiss(self, recipe: Recipe, reason: str) -> None:
         """Nothing with its engine is a choice any more, whatever it does alone."""
         self._study.search.dismiss(recipe)
         for trial in latest(self.trials()):
             if trial.eligible and trial.recipe.engine == recipe.engine:
-                self.set_aside(trial.recipe, reason)
+                self.set_aside(trial.recipe, reason, wrong=False)
 
     def leave_approximate(self) -> None:
         """Faithful recipes alone are tried from now on."""

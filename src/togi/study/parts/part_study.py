@@ -127,7 +127,7 @@ class PartStudy:
             self._ruin = 0.0
         elif errs and error is not None and not is_exact(self.best.recipe):
             self._ruin = min(self._ruin, error.rmse)
-        self._runner.set_aside(self.best.recipe, reason)
+        self._runner.set_aside(self.best.recipe, reason, wrong=errs)
         self._drop_ruin()
         self.best, self.reason = None, reason
         self._decision = Decision(Chosen(trial=None, reason=reason), None, ())
@@ -140,7 +140,7 @@ class PartStudy:
         for trial in latest(self._runner.trials()) if self._ruin < math.inf else ():
             known = trial.recipe in self._runner.unusable or is_exact(trial.recipe)
             if trial.eligible and not known and trial.error is not None and trial.error.rmse >= self._ruin:
-                self._runner.set_aside(trial.recipe, "it errs as much as what made the program wrong")
+                self._runner.set_aside(trial.recipe, "it errs as much as what made the program wrong", wrong=True)
 
     @property
     def _faithful_left_out(self) -> int:

@@ -22,11 +22,6 @@ _PROMISE = 0.1
 class TimeForTrials(Protocol):
     """``TimeBudget``."""
 
-    @property
-    def proof_s(self) -> float:
-        """How long the proof of the program will take."""
-        ...
-
     def explore_s(self) -> float:
         """What is left for trials."""
         ...
@@ -178,7 +173,9 @@ class ProgramTrials:
             return
         for study in self._studies:
             for rival in study.rivals(self.fastest.parts.get(study.key)):
-                if self._budget.explore_s() < rival.cost_s + self._budget.proof_s:
+                tried = self.fastest.trial
+                takes_s = rival.cost_s + (0.0 if tried is None else tried.cost_s)  # to save it, and in the program
+                if self._budget.explore_s() < takes_s:
                     continue
                 for other in self._studies:
                     other.best = self.fastest.parts.get(other.key)

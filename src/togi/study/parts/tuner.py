@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from togi.core.quantities import plural
@@ -24,7 +24,8 @@ from togi.techniques import is_exact, technique
 _LONGEST_S = 900.0
 """For all parts where the study has no limit."""
 _WHOLE_SHARE = 0.3
-"""Of the time that is left when the program has been cut: for measuring and proving it whole."""
+"""Of the time that is left when the program has been cut: for trials of it whole. What these have taken is taken from
+it, as far as one more is left, with what parts gain until then."""
 _WORTH_A_TRIAL = 0.1
 """The program is tried at once where its parts should save so much more of its time: it should soon have a gain."""
 _BESIDE_COMPILED = 2
@@ -46,10 +47,16 @@ class PartsTuner:
         self._studies: list[PartStudy] = []
         self._in_place: list[InPlace] = []  # both are filled when the program has been cut
         self._programs = ProgramTrials(self._studies, self._in_place, self._attempt, whole.budget)
+        self._ends = math.inf
+        """When the time is over for parts and the program with them, where the study has no limit."""
+        self._for_whole_s = 0.0
+        """What of the time is kept for the program with them."""
+        self._took_s = math.inf
+        """The shortest of these trials so far: the first starts the original next to it, too."""
 
     def run(self, left_s: float, why: str = "cannot be captured whole") -> None:
         """``why`` it is cut. Raises TogiError when the program cannot be recorded, or does not run for its truth."""
-        until = time.monotonic() + (left_s if math.isfinite(left_s) else _LONGEST_S)
+        self._ends = time.monotonic() + (left_s if math.isfinite(left_s) else _LONGEST_S)
         self._whole.progress.message(f"{self._whole.subject.name} {why}: looking for its parts")
         self._cuts = cuts = record_parts(self._whole.subject.pool)  # next to the truth, which was begun with capturing
         self._whole.subject.make_truth(self._whole.progress.message)
@@ -57,10 +64,10 @@ class PartsTuner:
         self._studies += [PartStudy(part, self._open, before=before.get(part.key)) for part in cuts.parts]
         self._in_place += [InPlace(self._whole, *blocks) for blocks in cuts.repeated]  # first: soon compiled
         self._in_place += [InPlace(self._whole, module) for module in cuts.uncaptured]
-        until -= (until - time.monotonic()) * _WHOLE_SHARE
+        self._for_whole_s = (self._ends - time.monotonic()) * _WHOLE_SHARE
         try:
-            self._explore_each(until)
-            self._explore_most_promising(until)
+            self._explore_each()
+            self._explore_most_promising()
             self._programs.try_parts()
             self._programs.try_rivals()
             self._programs.try_in_place()
@@ -89,9 +96,15 @@ class PartsTuner:
         parts = tuple(part for part in results if part is not None)
         return self._cuts.tree.model_copy(update={"parts": parts, "obstacles": self._cuts.obstacles})
 
-    def _explore_each(self, until: float) -> None:
+    @property
+    def _left_s(self) -> float:
+        """For trials of parts. The study learns meanwhile how long race and proof will take."""
+        left_s = self._whole.budget.explore_s()
+        return (left_s if math.isfinite(left_s) else self._ends - time.monotonic()) - self._for_whole_s
+
+    def _explore_each(self) -> None:
         """To its first gain, most worth first."""
-        for study, share_s in _shares(self._studies, until):
+        for study, share_s in self._shares():
             if share_s < LEAST_S:
                 study.reason = f"only {max(0.0, share_s):.0f} s were left for it"
                 continue
@@ -102,10 +115,10 @@ class PartsTuner:
             self._programs.try_parts(_WORTH_A_TRIAL)
             self._programs.try_in_place(first=True)
 
-    def _explore_most_promising(self, until: float) -> None:
+    def _explore_most_promising(self) -> None:
         """One trial after the other, of whichever part it is expected to save most."""
         announced = None
-        while self._studies and (left_s := until - time.monotonic()) > 0:
+        while self._studies and (left_s := self._left_s) > 0:
             study = max(self._studies, key=lambda study: study.promises(left_s))
             if study.promises(left_s) <= 0:
                 break
@@ -139,13 +152,17 @@ class PartsTuner:
         return PartRunner.open(self._whole, self._journal, part, firsts, limit_s, resume=self._resume)
 
     def _attempt(self, assembly: Assembly) -> Trial | None:
-        return self._try_composed(assembly.recipe, write_assembly(self._whole, assembly))
+        began = time.monotonic()
+        trial = self._try_composed(assembly.recipe, write_assembly(self._whole, assembly))
+        took_s = time.monotonic() - began
+        self._took_s = min(self._took_s, took_s)
+        self._for_whole_s = max(self._for_whole_s - took_s, self._took_s)
+        return trial
 
-
-def _shares(studies: Sequence[PartStudy], until: float) -> Iterator[tuple[PartStudy, float]]:
-    """Each with its share of the seconds that are then left, by its share of the program's time, and enough for a trial
-    while there is time; most worth first. What one leaves is for all."""
-    every = sum(study.part.share for study in studies)
-    for study in studies:
-        left_s = until - time.monotonic()
-        yield study, max(left_s * study.part.share / every, min(LEAST_S, left_s / 4))
+    def _shares(self) -> Iterator[tuple[PartStudy, float]]:
+        """Each with its share of the seconds that are then left, by its share of the program's time, and enough for a
+        trial while there is time; most worth first. What one leaves is for all."""
+        every = sum(study.part.share for study in self._studies)
+        for study in self._studies:
+            left_s = self._left_s
+            yield study, max(left_s * study.part.share / every, min(LEAST_S, left_s / 4))
