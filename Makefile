@@ -7,9 +7,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 # Files in the order of tests/conftest.py: the longest first. A worker that crashes ends the run: with another in its
-# place xdist waited for ever for tests that nobody ran.
+# place xdist waited for ever for tests that nobody ran. What took longest is printed in the end.
 WORKERS ?= 2
-SIDE_BY_SIDE := -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+SIDE_BY_SIDE := -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 \
+  --durations=40 --durations-min=5
 PYTEST := $(BIN)/python $(SIDE_BY_SIDE)
 
 .PHONY: demo test test-thorough test-all test-hangs lint docs browser clean

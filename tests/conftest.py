@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.forked_processes import ForkedServers, can_fork
 from tests.offline import OFFLINE
 from tests.offline.sitecustomize import TRIED
 from togi.core.choices import Effort
@@ -27,8 +28,9 @@ _LONGEST = (
     *("tests/cli/test_cli_run.py", "tests/test_re"),
 )
 """Folders and files that take longest of what every run has."""
-_THOROUGH_S, _LONG_FILE_S, _QUICK_S = 6.0, 20.0, 0.05
-"""What a thorough test takes, a file of these whatever it holds, and any other test: roughly, which is enough."""
+_THOROUGH_S, _LONG_FILE_S, _QUICK_S = 4.0, 20.0, 0.05
+"""What a thorough test takes that does not say it (``thorough(60)``), a file of these whatever it holds, and any other
+test: roughly, which is enough."""
 
 
 _OTHERS = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", OFFLINE)]
@@ -45,10 +47,14 @@ gc.disable()  # while all is imported: nothing of it is garbage
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Files that take longest come first, so that no worker is left alone with one of them in the end."""
-    thorough_s = 0.0 if "not thorough" in config.option.markexpr else _THOROUGH_S
+    with_thorough = "not thorough" not in config.option.markexpr
     file_s = {item.path: _LONG_FILE_S if item.nodeid.startswith(_LONGEST) else 0.0 for item in items}
     for item in items:
-        file_s[item.path] += _QUICK_S if item.get_closest_marker("thorough") is None else thorough_s
+        thorough = item.get_closest_marker("thorough")
+        if thorough is None:
+            file_s[item.path] += _QUICK_S
+        elif with_thorough:
+            file_s[item.path] += thorough.args[0] if thorough.args else _THOROUGH_S
     items.sort(key=lambda item: -file_s[item.path])
 
 
@@ -96,6 +102,25 @@ def one_thread_side_by_side(request: pytest.FixtureRequest) -> None:
     two pools on the same cores wait for each other and take twice as long. Processes that a test starts have all."""
     if _SIDE_BY_SIDE:
         torch.set_num_threads(_ALL_THREADS if request.node.get_closest_marker("threads") else 1)
+
+
+@pytest.fixture(scope="session")
+def forked_servers() -> Iterator[ForkedServers | None]:
+    """None: this system cannot fork them."""
+    servers = ForkedServers() if can_fork() else None
+    yield servers
+    if servers is not None:
+        servers.close()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def servers_start_at_once(request: pytest.FixtureRequest, forked_servers: ForkedServers | None) -> Iterator[None]:
+    """Those of studies that this process runs are forked from one that has imported torch (``starts_servers`` marks
+    files whose own are started as users have them)."""
+    with pytest.MonkeyPatch.context() as patch:
+        if forked_servers is not None and request.node.get_closest_marker("starts_servers") is None:
+            patch.setattr("togi.worker.launch.subprocess", forked_servers)
+        yield
 
 
 @pytest.fixture(scope="module")

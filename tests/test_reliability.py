@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from benchmarks.reliability import files, growth, processes, surroundings
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.thorough(40)
 
 
 def test_changed_artifacts_are_refused_or_equal(tmp_path: Path) -> None:
@@ -43,9 +43,11 @@ def test_two_runs_share_the_work(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def own_mounts(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("mounts")
+    disk = folder / "disk"
+    disk.mkdir()
 
     def job() -> dict[str, Any]:
-        surroundings.mount(None, folder)
+        surroundings.mount(None, disk)  # not over the folder, in which it answers
         return {}
 
     try:
@@ -61,6 +63,8 @@ def test_a_full_disk_is_reported(tmp_path: Path) -> None:
     assert found["filled"] > 0
 
 
+@pytest.mark.thorough(120)
+@pytest.mark.timeout(600)  # four studies, the large ones of which end processes
 @pytest.mark.usefixtures("own_mounts")
 def test_little_memory_is_reported(tmp_path: Path) -> None:
     assert surroundings.little_memory(tmp_path, 1024, (16, 768))["bad"] == []
@@ -71,6 +75,7 @@ def test_time_limits_hold_whatever_the_wall_clock_says(tmp_path: Path) -> None:
     assert surroundings.jumping_clock(tmp_path)["bad"] == []
 
 
+@pytest.mark.thorough(80)
 @pytest.mark.parametrize(("program", "count"), [(growth.STUDIES, 8), (growth.TRIALS, 100)], ids=["studies", "trials"])
 def test_nothing_grows(program: str, count: int, tmp_path: Path) -> None:
     allowed = {"RSS": 4096, "driver's RSS": 4096, "journal": 4096, "descriptors": 1}

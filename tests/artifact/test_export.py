@@ -269,7 +269,7 @@ def test_the_export_command_writes_the_form_that_is_asked_for(
 CPP = Path(__file__).parents[2] / "examples" / "cpp"
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(40)
 def test_the_package_runs_from_cpp(artifact_of: Callable[[str], Path], tmp_path: Path) -> None:
     if shutil.which("cmake") is None:
         pytest.skip("there is no cmake")

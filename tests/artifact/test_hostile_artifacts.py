@@ -86,7 +86,7 @@ def test_torchscript_is_a_program_and_is_left_out_as_one(
     assert (tmp_path / "sprung").exists(), "it does what it is left out for"
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(40)
 @pytest.mark.parametrize("engine", ["eager", "onnxruntime", "openvino", "torchscript"])
 def test_more_drawn_hostile_artifacts_run_and_write_nothing(
     engine: str, base: Path, artifact_of: Callable[[str], Path], tmp_path: Path

@@ -135,7 +135,7 @@ def test_a_claim_is_measured_next_to_the_same_without_the_technique(id: str) -> 
         assert with_.peak_bytes is not None
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(60)
 @pytest.mark.timeout(700)  # where the machine is busy, all that it may take
 @pytest.mark.usefixtures("no_hurry")
 def test_the_parts_of_a_program_are_found_tuned_and_measured_together() -> None:

@@ -8,12 +8,16 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import pytest
 
+from tests.forked_processes import Origin, can_fork
 from tests.journal.journal_records import facts
 from tests.render.test_json_documents import documented
+from tests.script import quick_tuning
 from tests.script.run_scripts import environment, run_python, run_togi, written
 from tests.study.stand_ins import FAST, trial
 from togi.cli import script_runs
@@ -70,27 +74,45 @@ def classify(tmp_path: Path) -> Path:
     return guides_script(tmp_path)
 
 
+_ORIGINS: list[Origin] = []
+
+
+@pytest.fixture(autouse=True, scope="module")
+def nothing_is_left_to_fork_from() -> Iterator[None]:
+    yield
+    while _ORIGINS:
+        _ORIGINS.pop().close()
+
+
 def quickly(script: Path, *arguments: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    """``togi run``, whose tuning takes no time."""
-    variables = environment(script.parent)
+    """``togi run``, whose tuning takes no time. It is forked from a process that has imported torch, which it imports
+    itself before it begins."""
+    variables, folder = environment(script.parent), str(script.parent)
     variables["PYTHONPATH"] += f":{ROOT}"
-    return subprocess.run(
-        [sys.executable, "-m", "tests.script.quick_tuning", "run", *options, script.name, *arguments],
-        cwd=script.parent,
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    argv = [quick_tuning.__file__, "run", *options, script.name, *arguments]
+    code = f"import sys\nsys.path.insert(0, {folder!r})\nfrom {quick_tuning.__name__} import run\nrun()"
+    if not can_fork():
+        command = [sys.executable, "-c", code, *argv[1:]]
+        return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=200)
+    if not _ORIGINS:
+        imports = f"import {quick_tuning.__name__}, torch._dynamo, torch.export"
+        _ORIGINS.append(Origin([sys.executable], imports, variables))
+    with open(os.devnull) as nothing, TemporaryFile() as printed, TemporaryFile() as said:
+        fds = {0: nothing.fileno(), 1: printed.fileno(), 2: said.fileno()}
+        returncode = _ORIGINS[0].fork(argv, code, variables, folder, fds).wait(200)
+        texts = []
+        for file in (printed, said):
+            file.seek(0)
+            texts.append(file.read().decode())
+    return subprocess.CompletedProcess(argv, returncode, *texts)
 
 
 def asked(script: Path) -> list[list[object]]:
-    file = script.with_name("asked.jsonl")
+    file = script.with_name(quick_tuning.ASKED)
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(20)
 def test_the_report_names_the_modules_and_their_calls(classify: Path) -> None:
     arguments = ("--batches", "7", "--size", "2")
     own, done = run_python(classify, *arguments), run_togi(classify, *arguments)
@@ -118,7 +140,7 @@ def tuned_script(tuned: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(tuned.parent, tmp_path / "copy")) / tuned.name
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(20)
 def test_a_script_is_tuned_once_and_runs_with_it_from_then_on(tuned_script: Path) -> None:
     index = json.loads((tuned_script.parent / "classify.py.togi" / "index.json").read_text(encoding="utf-8"))
     tuned = [one["identity"]["module"] for one in index["modules"]]
@@ -134,7 +156,7 @@ def test_a_script_is_tuned_once_and_runs_with_it_from_then_on(tuned_script: Path
     assert len(asked(tuned_script)) > len(tuned)
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(20)
 def test_other_weights_and_other_sizes_meet_the_original(tuned_script: Path) -> None:
     text = tuned_script.read_text(encoding="utf-8")
     other_size = quickly(tuned_script, "--batches", "3", "--size", "5")
@@ -147,7 +169,7 @@ def test_other_weights_and_other_sizes_meet_the_original(tuned_script: Path) -> 
     assert "no artifact of" in other_weights.stderr
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(20)
 def test_gradients_switched_on_change_nothing(tmp_path: Path) -> None:
     script = written(
         tmp_path,
@@ -172,7 +194,7 @@ if sys.argv[1:]:
         assert "the others by the original: its first call with gradients switched on" in done.stderr
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(20)
 def test_training_is_left_alone(tmp_path: Path) -> None:
     script = written(
         tmp_path,
@@ -204,7 +226,7 @@ INTERRUPTED = (
 """Who started the tests may have had the signal ignored."""
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(20)
 @pytest.mark.parametrize(
     ("last", "code", "tuned"),
     [
@@ -235,7 +257,7 @@ def test_the_document_is_printed_however_the_script_ends(last: str, code: int, t
     assert [module["module"] for module in document["modules"]] == ["Fast"]
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(20)
 def test_each_module_has_its_result_and_an_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
     call = """
 nets = {name: kind().eval() for name, kind in list(globals().items()) if name in sys.argv[1:]}
@@ -282,7 +304,7 @@ def test_time_is_divided_by_share_and_nobody_gets_too_little(taken_s: list[float
     assert divided([], limit_s) == []
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(20)
 def test_a_module_for_which_there_was_no_time_is_tuned_in_the_next_run(tmp_path: Path) -> None:
     call = "\nwith torch.no_grad():\n    {'Late': Late, 'Fast': Fast}[sys.argv[1]]().eval()(torch.ones(2, 64))\n"
     script = written(tmp_path, NETS + "\nclass Late(Net):\n    pass\n" + call)
@@ -302,7 +324,7 @@ with torch.no_grad():
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(20)
 def test_a_failure_that_passes_decides_nothing(tmp_path: Path) -> None:
     script = written(tmp_path, NETS.replace("return self", "time.sleep(0.05); return self") + CHOSEN)
     folder, limit = tmp_path / "script.py.togi", ("--time-limit", "20m")
@@ -371,7 +393,7 @@ def test_a_study_decides_if_it_came_to_its_end(result: StudyResult, decided: boo
     assert said in script_runs._why_not(result)
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(20)
 def test_what_the_script_itself_put_there_is_not_replaced(tmp_path: Path) -> None:
     call = "\nwith torch.no_grad():\n    Fast().eval()(torch.ones(2, 64))\n"
     own = "import os\nos.makedirs('results')\nopen('results/index.json', 'w').write('{}')\n"
@@ -410,7 +432,7 @@ def test_a_script_whose_reader_has_gone_keeps_its_exit_code(
     assert "BrokenPipe" not in done.stderr
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(20)
 def test_the_second_run_is_right_and_calls_what_was_tuned(classify: Path) -> None:
     """With real tuning. What it gains depends on the machine, and on who else computes there."""
     first = run_togi(classify, options=("--time-limit", "40s"), timeout_s=200)

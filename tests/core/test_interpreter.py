@@ -16,6 +16,8 @@ from togi.machine.describe import machine
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
 
+pytestmark = pytest.mark.starts_servers
+
 SOURCE = Path(__file__).parents[2] / "src" / "togi"
 ROOT = SOURCE.parents[1]
 STARTS = {

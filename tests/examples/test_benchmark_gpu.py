@@ -355,7 +355,7 @@ def test_what_a_bare_machine_needs_is_what_the_project_asks_for() -> None:
     assert not names & {"torch", "numpy"}
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(70)
 @pytest.mark.timeout(420)
 def test_the_parts_pass_on_the_cpu(tmp_path: Path) -> None:
     parts = "environment,processes,memory,numerics,ops,graphs"  # the suite runs what the part "tests" runs
@@ -399,7 +399,7 @@ def test_a_predicted_peak_is_the_measured_one(monkeypatch: pytest.MonkeyPatch) -
     assert (predicted["row"], predicted["result"]) == ("prediction for a pass of resnet50", "pass"), predicted
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(100)
 def test_every_option_of_every_engine_passes_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """On one of the four modules: compilers take seconds for each."""
     monkeypatch.setattr(engines, "MODULES", {engines.ALL_OPTIONS_ON: engines.MODULES[engines.ALL_OPTIONS_ON]})

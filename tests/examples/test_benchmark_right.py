@@ -23,7 +23,7 @@ ONCE_WRONG = (100, 109, 166)
 CALLS = 60
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(20)
 @pytest.mark.parametrize("engine", ["openvino", "onnxruntime", "torchscript"])
 def test_no_artifact_answers_wrongly_what_it_takes(engine: str) -> None:
     if engine != "torchscript":
@@ -38,7 +38,7 @@ def test_no_artifact_answers_wrongly_what_it_takes(engine: str) -> None:
     assert counts["taken"] >= CALLS  # they were compared
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(20)
 @pytest.mark.parametrize("engine", ["openvino", "onnxruntime"])
 @pytest.mark.parametrize("seed", ONCE_WRONG)
 def test_what_was_answered_wrongly_once_is_not(seed: int, engine: str) -> None:
@@ -72,7 +72,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(20)
 def test_a_planted_fault_is_found_and_shrunk_to_a_test(planted: pytest.MonkeyPatch) -> None:
     planted.setattr(right_shrink, "LONGEST_S", 4.0)
     row = right.answers(SEEDS["f32"], "torchscript", CALLS)

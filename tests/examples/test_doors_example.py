@@ -86,7 +86,7 @@ def test_a_sentence_transformer_that_is_given_tokens_is_tuned_as_the_module_that
         tuned_object(model.train(), togi.Inputs((dict(tokens),)))
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(60)
 @pytest.mark.timeout(900)  # two minutes of tuning at most, and a busy machine
 @pytest.mark.usefixtures("brief_studies")
 @pytest.mark.parametrize("name", NEEDS)

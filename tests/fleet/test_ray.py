@@ -111,7 +111,7 @@ def studies_that_run(nodes: Nodes) -> list[str]:
     return found
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(20)
 def test_the_cheapest_kind_is_found_although_a_node_is_killed(nodes: Nodes, folder: Path) -> None:
     process = driver(nodes, folder)
     id = studied_on(process, "narrow")
@@ -136,7 +136,7 @@ def test_the_cheapest_kind_is_found_although_a_node_is_killed(nodes: Nodes, fold
     assert {file.name for file in nodes.home.glob("togi/fleet/*/*")} == {"journal.sqlite"}
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(20)
 def test_a_killed_driver_leaves_no_study_and_goes_on(nodes: Nodes, folder: Path) -> None:
     first = driver(nodes, folder)
     studied_on(first, "wide")
@@ -149,7 +149,7 @@ def test_a_killed_driver_leaves_no_study_and_goes_on(nodes: Nodes, folder: Path)
     assert second.returncode == 0, said
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(20)
 def test_a_token_is_asked_for_by_default(nodes: Nodes, folder: Path) -> None:
     """Without one anywhere. Ray refuses another token, too, after twenty seconds."""
     bare = {name: value for name, value in nodes.environment.items() if not name.startswith("RAY_AUTH")}
@@ -198,7 +198,7 @@ print(*said, sep="\n")
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(20)
 def test_nothing_that_a_node_pickled_is_unpickled(nodes: Nodes, tmp_path: Path) -> None:
     harmed = tmp_path / "harmed"
     done = subprocess.run(

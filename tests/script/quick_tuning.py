@@ -1,8 +1,9 @@
 """``togi``, but for tuning: each module gets an artifact of plain eager, with nothing measured. For tests of what comes
-before and after. What ``togi.tune`` was asked is a line of ``asked.jsonl`` in the folder of the command."""
+before and after."""
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,8 @@ from togi.core.records import Outcome
 from togi.subject.inputs import Subject
 from togi.techniques import recipe
 
-ASKED = Path("asked.jsonl").absolute()
+ASKED = "asked.jsonl"
+"""In the folder of the command: a line for what ``togi.tune`` was asked each time."""
 ERRORS: dict[str, BaseException] = {
     "Refused": SubjectError("it cannot be sent to another process"),
     "Locked": JournalError("the journal is in use"),
@@ -26,9 +28,9 @@ ERRORS: dict[str, BaseException] = {
 """By the beginning of a module's name."""
 
 
-def tune(module: Any, *, inputs: Any, out: Path, time_limit_s: float, device: str, **_: Any) -> Any:
+def tune(asked: Path, module: Any, *, inputs: Any, out: Path, time_limit_s: float, device: str, **_: Any) -> Any:
     name = type(module).__name__
-    with ASKED.open("a", encoding="utf-8") as file:
+    with asked.open("a", encoding="utf-8") as file:
         file.write(json.dumps([name, len(inputs), time_limit_s, device]) + "\n")
     for beginning, error in ERRORS.items():
         if name.startswith(beginning):
@@ -48,7 +50,7 @@ def _trial(tried: Any, timing: Any) -> Any:
     return SimpleNamespace(recipe=tried, outcome=Outcome.OK, reason="", timing=timing)
 
 
-togi.api.tune = tune
-
-if __name__ == "__main__":
+def run() -> None:
+    """The command, with the arguments of this process."""
+    togi.api.tune = functools.partial(tune, Path(ASKED).absolute())
     main()

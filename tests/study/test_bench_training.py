@@ -100,7 +100,7 @@ def record(folder: Path, subject: str = "steps.py:fast", **choices: Any) -> str:
     return str(folder)
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(20)
 def test_steps_and_records_take_turns_and_say_where_their_time_goes(
     steps: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -135,7 +135,7 @@ def test_steps_and_records_take_turns_and_say_where_their_time_goes(
         assert shown in str(again)
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(20)
 def test_a_record_that_is_wrong_here_does_not_race(steps: Path) -> None:
     fused = record(steps / "fused.togi", fused={})
     (steps / "planted.py").write_text(STEPS + WRONG, encoding="utf-8")
@@ -147,7 +147,7 @@ def test_a_record_that_is_wrong_here_does_not_race(steps: Path) -> None:
     assert wrong.speedup_x is None
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(20)
 def test_a_record_of_another_optimizer_keeps_its_place_and_two_optimizers_race(steps: Path) -> None:
     other = record(steps / "sgd.togi", "steps.py:sgd", fused={})
     found = togi.bench("steps.py:fast", "steps.py:sgd", other, train=True, time_limit_s=1)

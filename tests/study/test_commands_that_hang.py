@@ -21,7 +21,7 @@ from togi.machine.limits import descendants
 from togi.techniques import recipe, technique
 from togi.worker import deadline
 
-pytestmark = pytest.mark.hangs
+pytestmark = [pytest.mark.hangs, pytest.mark.starts_servers]
 
 WHOLE_S = 25.0
 LINEAR = """

@@ -18,7 +18,7 @@ from togi.machine.limits import descendants
 from togi.study.progress import Progress
 from togi.techniques import registry
 
-pytestmark = pytest.mark.usefixtures("brief_studies")
+pytestmark = [pytest.mark.starts_servers, pytest.mark.usefixtures("brief_studies")]
 
 HERE = Path(__file__).parent / "hanging"
 LIMIT_S = 40.0
@@ -108,7 +108,7 @@ def tuned(family: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request
     return found
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(40)
 @pytest.mark.parametrize("tuned", cases(IN_THE_ENGINE), indirect=True)
 def test_an_engine_that_hangs_is_timed_out_and_never_chosen(tuned: Study | str) -> None:
     """On a machine that is too busy, nothing is tried in the time."""
@@ -133,7 +133,7 @@ def test_what_hangs_beside_the_trials_leaves_an_answer(tuned: Study | str) -> No
     assert "Traceback" not in said
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(40)
 @pytest.mark.parametrize("tuned", cases(["callers:holds_gil", "callers"]), indirect=True)
 def test_an_engine_that_hangs_where_two_call_has_them_wait_or_is_set_aside(tuned: Study | str) -> None:
     assert isinstance(tuned, Study), tuned

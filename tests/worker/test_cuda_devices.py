@@ -42,6 +42,8 @@ from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
 from togi.worker.supervise import Limits
 
+pytestmark = pytest.mark.starts_servers
+
 
 @pytest.mark.parametrize(
     ("device", "visible", "name", "environment"),

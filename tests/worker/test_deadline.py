@@ -29,6 +29,8 @@ from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
 from togi.worker.supervise import Limits, TrialEnded
 
+pytestmark = pytest.mark.starts_servers
+
 LEAST_S = 8.0
 """A busy machine needs a moment to end a process, and to notice."""
 

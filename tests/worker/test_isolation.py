@@ -14,7 +14,7 @@ from togi import api
 from togi.core.records import Outcome, Study
 from togi.techniques import registry
 
-pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("brief_studies")]
+pytestmark = [pytest.mark.thorough, pytest.mark.starts_servers, pytest.mark.usefixtures("brief_studies")]
 
 HERE = Path(__file__).parent / "hostile"
 NAMES = [

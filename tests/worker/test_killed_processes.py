@@ -25,6 +25,8 @@ from togi.worker.messages import Exited, Started, SurveySubject
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
 
+pytestmark = pytest.mark.starts_servers
+
 PARENT = """
 import os, pathlib, sys, time, torch
 from togi import api

@@ -21,6 +21,8 @@ from togi.worker.protocol import SubjectRef
 from togi.worker.supervise import Limits
 from togi.worker.survey import survey
 
+pytestmark = pytest.mark.starts_servers  # what is known again must not depend on how a process hashes
+
 FILE = """
 import torch
 from torch import nn

@@ -74,30 +74,36 @@ def _connect() -> tuple[Channel, ServerConfig]:
     return first, first.receive(messages.CONFIG)
 
 
-def _load(config: ServerConfig) -> Any:
-    """Import torch, then the subject, with as many threads as the user has: weights that a factory computes differ by
-    rounding with another number."""
+def import_torch(threads: int) -> None:
+    """Import torch, with so many threads, and what nearly every child needs: it would cost each of them a second."""
     gc.disable()  # nothing that is imported is garbage, and looking for some takes a fifth of the time
     import torch
 
-    threads = torch.get_num_threads()  # reads the environment
+    found = torch.get_num_threads()  # reads the environment
     for name in os.environ.pop(COUNTED, "").split():
         os.environ.pop(name, None)
-    if threads != config.threads:  # asking for several starts those of a pool that cannot be ended
-        torch.set_num_threads(config.threads)
-    # what nearly every child needs is imported once, here; it would cost each of them a second
+    if found != threads:  # asking for several starts those of a pool that cannot be ended
+        torch.set_num_threads(threads)
     import torch.export
 
     import togi.worker.child  # noqa: F401
     from togi.techniques import all_techniques
     from togi.torch_internals.compiler import import_dynamo
-    from togi.worker.forking import counting_devices_in_forks
 
     import_dynamo()
-
     all_techniques()
     messages.build_records()
     gc.enable()
+
+
+def _load(config: ServerConfig) -> Any:
+    """Import torch, then the subject, with as many threads as the user has: weights that a factory computes differ by
+    rounding with another number."""
+    import_torch(config.threads)
+    import torch
+
+    from togi.worker.forking import counting_devices_in_forks
+
     torch.manual_seed(config.seed)
     if config.subject.kind in ("locator", "live"):  # the user's modules are found as in the user's own process
         sys.path[:] = [*config.subject.path, *(p for p in sys.path if p not in config.subject.path)]
