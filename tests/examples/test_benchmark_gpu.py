@@ -92,6 +92,63 @@ def test_a_part_that_the_budget_cuts_off_is_skipped_and_not_failed(
     assert row["figure"] == f"the budget of {kept + 2:g} s was over after 2 s of it: --resume goes on"
 
 
+def begins(name: str) -> str:
+    return json.dumps({gpu_rows.BEGINS: {"row": name, "bound": "right", "proves": ["eager"]}})
+
+
+@pytest.mark.parametrize(
+    ("status", "crashed"), [(3, [("one", "fail", "exit status 3: ")]), (gpu_rows.DEVICE_LOST, [])]
+)
+def test_a_row_that_ends_its_process_takes_no_other_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, crashed: list[Any]
+) -> None:
+    """The others run in a fresh one. Of a device that was lost, the row that did it has told of itself."""
+    before, after = (json.dumps({**ROW, "row": name, "figure": "ran"}) for name in ("zero", "two"))
+    does = f"""
+    case "$*" in
+      *one*) echo '{begins("two")}'; echo '{after}';;
+      *) echo '{before}'; echo '{{it is no row'; echo '{{"nor": 1}}'; echo '{begins("one")}'; exit {status};;
+    esac"""
+    if status == gpu_rows.DEVICE_LOST:
+        does = does.replace(begins("one"), before.replace("zero", "one"))
+        crashed = [("one", "pass", "ran")]
+    python_that(monkeypatch, tmp_path, does)
+    rows = swept(tmp_path, [job("engines", expected_s=0)])
+    assert [(row["row"], row["result"], row["figure"]) for row in rows] == [
+        ("zero", "pass", "ran"), *crashed, ("two", "pass", "ran")
+    ]  # fmt: skip
+    if status == 3:
+        assert (rows[1]["bound"], rows[1]["proves"]) == ("right", ["eager"]), "its mark goes"
+
+
+def test_a_row_that_ends_its_process_late_leaves_the_others_to_another_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python_that(monkeypatch, tmp_path, f"echo '{begins('one')}'; exit 3")
+    rows = swept(tmp_path, [job("engines", expected_s=5, limit_s=1)])
+    assert names(rows) == [("one", "fail"), ("the process", "skip")]
+    assert "one ended the process, and 5 s were left" in rows[1]["figure"]
+
+
+def test_a_row_that_is_at_the_limit_is_named(tmp_path: Path) -> None:
+    code = f"print({begins('one')!r}, flush=True); time.sleep(60)"
+    rows = list(gpu.run_part(job("timer"), program(code), 2, tmp_path / "log"))
+    assert names(rows) == [("one", "fail"), ("the process", "skip")]
+    assert rows[0]["figure"] == "ended at its limit of 2 s"
+    assert rows[1]["figure"] == "what comes after one was not run: --resume goes on"
+
+
+def test_what_need_not_be_run_again_is_not_expected_to_take_its_time() -> None:
+    before = [*rows_of("engines", "a one", "a two", seconds=40.0), *rows_of("engines", "b", seconds=70.0)]
+    before += rows_of("engines", "a three", result="fail", seconds=30.0)
+    every, some = job("engines", expected_s=200), job("engines", rows="a ", expected_s=100)
+    assert gpu_jobs.left_of(every, []) == every
+    assert gpu_jobs.left_of(every, before).expected_s == 50
+    assert gpu_jobs.left_of(some, before).expected_s == 20
+    assert gpu_jobs.left_of(job("engines", rows="b", expected_s=60), before).expected_s == gpu_jobs.START_S
+    assert gpu_jobs.left_of(job("timer", expected_s=4), before).expected_s == 4
+
+
 def test_jobs_next_to_each_other_overlap_and_the_others_run_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -187,7 +187,7 @@ def test_on_a_device_a_step_takes_what_the_device_takes_and_none_waits_for_it(
     assert done == ["made"] * 4
     assert budget.step_ms == 8.0
     budget.end()
-    assert "2 steps under the plan took 8.0 ms in the median" in capsys.readouterr().err
+    assert "2 steps under the plan took 8.00 ms in the median" in capsys.readouterr().err
 
 
 def test_taking_a_batch_begins_no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
