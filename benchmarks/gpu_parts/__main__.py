@@ -14,6 +14,8 @@ from benchmarks.gpu_parts.environment import name_of
 from benchmarks.gpu_parts.row import LEFT_OUT, ask_for, row
 from benchmarks.gpu_rows import BEGINS, DEVICE_LOST, NO_DEVICE, Row
 
+from togi.torch_internals.cuda import device_answers
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -33,26 +35,15 @@ def main() -> None:
     for found in rows(options.device, *chosen):
         if found["result"] != LEFT_OUT:
             say({**found, "machine": name})
-        if found["result"] == "fail" and options.device == "cuda" and not device_answers():
-            os._exit(DEVICE_LOST)
+        if found["result"] == "fail" and options.device == "cuda":
+            if not device_answers():  # an illegal access makes every later call of the process fail
+                os._exit(DEVICE_LOST)
+            torch.cuda.empty_cache()  # what it left there is for those that run beside
 
 
 def say(told: Row) -> None:
     """To who started this process, at once: it may crash."""
     print(json.dumps(told), flush=True)
-
-
-def device_answers() -> bool:
-    """Whether rows after one that failed can be run here: an illegal access makes every later call of the process fail.
-    What a row left in the allocator's cache is given back to those that run beside."""
-    if not torch.cuda.is_initialized():
-        return True
-    try:
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-    except RuntimeError:
-        return False
-    return True
 
 
 if __name__ == "__main__":

@@ -42,6 +42,18 @@ def in_bad_fork() -> bool:
     return bool(torch.cuda._is_in_bad_fork())
 
 
+def device_answers() -> bool:
+    """Return whether CUDA still answers in this process. After an illegal access, or a failed assertion in a kernel, it
+    does not: every later call raises that error again."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return True
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return False
+    return True
+
+
 @contextmanager
 def devices_counted_by(ask: Callable[[Callable[[], int]], int]) -> Iterator[None]:
     """Inside, ``ask`` is given the function by which torch asks NVML how many CUDA devices this process may use (-1: it

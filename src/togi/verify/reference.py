@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,6 +39,7 @@ from togi.verify.float64 import (
 from togi.verify.leaves import input_tensors, may_be_index
 from togi.verify.metric import AskedMetric, Metric
 from togi.verify.observe import Observation, ObservedCalls, observe, overlaps
+from togi.verify.original import CPU_CANNOT
 from togi.verify.repeatability import varying, with_repeatability
 from togi.verify.truth import OriginalAnswer, Truth, TruthFacts, answer_of
 from togi.verify.units import FEW, NUDGES_FEW, epsilon_of, leaf_error, needs_nudges, units_of
@@ -61,8 +61,6 @@ _SHOWS_NOTHING = (
 )
 _MOST_NAMED = 5
 """So many parts that are left out are named, each in a note."""
-
-_CPU_CANNOT = re.compile("allocate memory|not implemented for")
 
 
 def make_truth(
@@ -215,7 +213,7 @@ class _Making:
         except (MemoryError, NotImplementedError):
             return
         except RuntimeError as error:
-            if not _CPU_CANNOT.search(str(error)):
+            if not CPU_CANNOT.search(str(error)):
                 raise
 
     def _copy(self) -> nn.Module:
