@@ -24,6 +24,8 @@ SLOWER_X = 2.0
 PAIRS = (1_000_000, 500)
 """Anchors and boxes, so many that launches do not count."""
 TURNS = 9
+SLICED = 255 * 4096 + 1
+"""Candidates for few queries, so that Triton's kernel divides them into slices, of which the last holds one."""
 LOSS_SIZES = {"cpu": (256, 64, 2_000), "cuda": (4_096, 1_024, 50_257)}
 """Rows, width and words."""
 BLOCKS = {"cpu": ("256KiB", "1MiB"), "cuda": ("32MiB", "128MiB", "512MiB")}
@@ -36,9 +38,11 @@ def rows(device: str) -> Iterator[Row]:
     corners = torch.rand(20_000, 2, generator=generator) * 900
     anchors = torch.cat([corners, corners + 20 + torch.rand(20_000, 2, generator=generator) * 100], 1)
     boxes, scores = anchors[::101].clone() + 3, torch.rand(4000, generator=generator)
+    many = made_boxes(SLICED, "cpu")
     calls: dict[str, Callable[[str], Any]] = {
         "match_boxes": lambda on: ops.match_boxes(anchors.to(on), boxes.to(on), thresholds=(0.3, 0.7)),
         "box_giou": lambda on: ops.box_giou(anchors[:4000].to(on), boxes.to(on)),
+        "topk_iou": lambda on: ops.topk_iou(boxes[:8].to(on), many.to(on), 4),
         "nms": lambda on: ops.nms(anchors[:4000].to(on), scores.to(on), 0.5),
     }
     kernels = MarkedPart.TRITON_OPS if device == "cuda" else MarkedPart.NATIVE_OPS

@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import json
+import math
 import os
 import re
 import subprocess
@@ -349,6 +350,15 @@ def test_what_rows_of_a_cpu_prove_is_named_as_the_marks_are() -> None:
             assert {name for each in part.rows("cpu") for name in each["proves"]} <= known
     finally:
         row.ask_for("")
+
+
+def test_the_last_slice_of_candidates_has_nothing_for_the_second_place() -> None:
+    """So that the best k ask a slice that is used up."""
+    kernels = pytest.importorskip("togi.ops.kernels.triton_boxes", reason="Triton is not installed")
+    slices = min(kernels._PROGRAMS // math.ceil(8 / kernels.BEST_BLOCK[0]), math.ceil(ops.SLICED / kernels._SLICE))
+    columns = kernels.BEST_BLOCK[1]
+    per_slice = math.ceil(math.ceil(ops.SLICED / slices) / columns) * columns
+    assert ops.SLICED % per_slice == 1
 
 
 @pytest.mark.parametrize(("slow", "result"), [(1, True), (3, False)])

@@ -70,24 +70,3 @@ def test_a_device_decides_as_the_cpu(dtype):
             assert same(measure(a[:5000], b), measure(a[:5000].cuda(), b.cuda()).cpu())
         scores = torch.rand(4000)
         assert torch.equal(ops.nms(a[:4000], scores, 0.5), ops.nms(a[:4000].cuda(), scores.cuda(), 0.5).cpu())
-
-
-SLICES, OF_A_SLICE = 256, 4096
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: the kernels are not proven on one")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_slice_with_nothing_left_hands_no_box_to_the_best_k(dtype):
-    """Few queries: candidates are sliced, and the last slice holds one alone. What lies in no box has none above 0."""
-    few, many = random_boxes(100, 1, dtype=dtype), random_boxes((SLICES - 1) * OF_A_SLICE + 1, 2, dtype=dtype)
-    few[::2] += 5000
-    expected, found = ops.topk_iou(few, many, 4), ops.topk_iou(few.cuda(), many.cuda(), 4)
-    assert all(same(x, y.cpu()) for x, y in zip(expected, found, strict=True))
-
-
-@needs_triton
-def test_those_candidates_are_sliced_so():
-    from togi.ops.kernels import triton_boxes as kernels
-
-    assert (kernels._PROGRAMS // -(-100 // kernels.BEST_BLOCK[0]), kernels._SLICE) == (SLICES, OF_A_SLICE)

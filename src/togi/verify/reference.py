@@ -9,6 +9,7 @@ besides one input on the CPU.
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -109,6 +110,8 @@ class _Making:
     notes: list[str] = field(default_factory=list)
     varying: tuple[str, ...] = ()
     """As in ``TruthFacts``; found out first."""
+    tried: set[int] = field(default_factory=set)
+    """Inputs that the CPU took."""
 
     def truth(self, metric: AskedMetric | None) -> Truth:
         with ieee_float32():
@@ -205,16 +208,23 @@ class _Making:
     def _try_on_cpu_first(self, i: int, one: Inputs) -> None:
         """An index out of range raises on the CPU, but on a GPU it ends the process's use of the device. Inputs without
         integers hold none, and large models take the CPU long."""
-        if self.device == "cpu" or i < self.samples or not any(map(may_be_index, one.tensors())):
+        if self.device == "cpu" or i < self.samples or i in self.tried or not any(map(may_be_index, one.tensors())):
             return
         try:
-            with float64_arithmetic():
-                widened(self.module)(*widened_inputs(one).args, **widened_inputs(one).kwargs)
+            given = widened_inputs(one)
+            with float64_arithmetic(), kept_buffers(self._on_cpu):
+                self._on_cpu(*given.args, **given.kwargs)
+            self.tried.add(i)
         except (MemoryError, NotImplementedError):
             return
         except RuntimeError as error:
             if not CPU_CANNOT.search(str(error)):
                 raise
+
+    @functools.cached_property
+    def _on_cpu(self) -> nn.Module:
+        """In float64: made once, since copying a large module takes as long as running it."""
+        return widened(self.module)
 
     def _copy(self) -> nn.Module:
         try:
