@@ -257,6 +257,18 @@ def test_what_is_expected_is_reported_with_what_will_not_fit() -> None:
     )
     assert "will not fit" not in gpu_jobs.plan(jobs, 1000, 8)
     assert gpu_jobs.expected_s(jobs[:2], 1) == 50
+    later = [*jobs, job("engines", beside=True, expected_s=100), job("numerics", beside=True, expected_s=20)]
+    assert gpu_jobs.expected_s(later, 8) == 990 + 100
+    assert gpu_jobs.plan([*jobs[:3], *later[-2:]], 98, 8).endswith("What will not fit: engines.")
+
+
+def test_what_had_no_result_on_a_device_keeps_nothing_waiting() -> None:
+    """A group that runs beside each other ends with its longest job."""
+    places = {one.name: at for at, one in enumerate(gpu_jobs.JOBS)}
+    late = [at for name, at in places.items() if "aot_inductor" in name or name == "techniques (parts)"]
+    alone = [at for at, one in enumerate(gpu_jobs.JOBS) if not one.beside and one.part in ("memory", "seeds", "ops")]
+    assert len(late) == 3
+    assert min(late) > max(alone)
 
 
 def is_running(pid: int) -> bool:
