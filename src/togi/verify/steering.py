@@ -89,7 +89,8 @@ class Steering:
         lands on the same steps. None where the original, or float64, does not do with it what it did with the
         sample."""
         try:
-            self.check(given)
+            with torch.no_grad():
+                self.check(given)
         except Exception:  # foreign code: the values are illegal
             return None
         watch = _watched(self.run, given)
