@@ -24,6 +24,8 @@ SLOWER_X = 2.0
 PAIRS = (1_000_000, 500)
 """Anchors and boxes, so many that launches do not count."""
 TURNS = 9
+LEVELS = (15_000, 4_000, 1_000)
+"""So many anchors has each level of a pyramid."""
 SLICED = 255 * 4096 + 1
 """Candidates for few queries, so that Triton's kernel divides them into slices, of which the last holds one."""
 LOSS_SIZES = {"cpu": (256, 64, 2_000), "cuda": (4_096, 1_024, 50_257)}
@@ -45,11 +47,18 @@ def rows(device: str) -> Iterator[Row]:
         "topk_iou": lambda on: ops.topk_iou(boxes[:8].to(on), many.to(on), 4),
         "nms": lambda on: ops.nms(anchors[:4000].to(on), scores.to(on), 0.5),
     }
+    scores_of, labels = torch.rand(len(anchors), 10, generator=generator), torch.arange(len(boxes)) % 10
+    aligned = anchors + torch.rand(len(anchors), 1, generator=generator) * 9, scores_of, anchors, boxes, labels
+    assigned: dict[str, Callable[[str], Any]] = {  # without the metric, whose powers the CPU rounds as it does
+        "assign_atss": lambda on: ops.assign_atss(anchors.to(on), boxes.to(on), LEVELS)[:2],
+        "assign_task_aligned": lambda on: ops.assign_task_aligned(*(t.to(on) for t in aligned))[:2],
+    }
     kernels = MarkedPart.TRITON_OPS if device == "cuda" else MarkedPart.NATIVE_OPS
     for name, call in calls.items():
         yield attempt(
             f"ops.{name}", "equal to the plain kernels of the CPU", same_decision, call, device, proves=(kernels,)
         )
+    for name, call in {**calls, **assigned}.items():
         yield attempt(
             f"ops.{name} in plain torch",
             "equal to the same on the CPU",

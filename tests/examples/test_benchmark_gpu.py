@@ -128,7 +128,7 @@ def test_a_row_that_ends_its_process_late_leaves_the_others_to_another_call(
     python_that(monkeypatch, tmp_path, f"echo '{begins('one')}'; exit 3")
     rows = swept(tmp_path, [job("engines", expected_s=5, limit_s=1)])
     assert names(rows) == [("one", "fail"), ("the process", "skip")]
-    assert "one ended the process, and 5 s were left" in rows[1]["figure"]
+    assert re.match(r"one ended the process, and [345] s were left for another", rows[1]["figure"])
 
 
 def test_a_row_that_is_at_the_limit_is_named(tmp_path: Path) -> None:
@@ -407,6 +407,35 @@ def test_what_is_made_for_cuda_alone_has_tests_without_a_device(monkeypatch: pyt
     case = tests.ElementTree.fromstring("<testcase name='a'><failure/></testcase>")
     assert tests.passed([case]) == (False, "0 of 1 passed; a failed")
     assert tests.passed([]) == (None, "0 of 0 passed"), "what was not collected proves nothing"
+
+
+@pytest.mark.parametrize("crashes", [True, False])
+def test_a_test_that_loses_the_device_fails_no_other_file(monkeypatch: pytest.MonkeyPatch, crashes: bool) -> None:
+    """A sticky error fails all tests that come after it in the process; a crash leaves no result of any."""
+    ran: list[list[str]] = []
+
+    def tested(*given: str) -> None:
+        files = [one for one in given if one.endswith(".py")]
+        ran.append(files)
+        if crashes and "tests/b.py" in files:
+            return
+        lost = files.index("tests/b.py") if "tests/b.py" in files else len(files)
+        cases = [f"<testcase file='{file}'>{'<failure/>' * (at >= lost)}</testcase>" for at, file in enumerate(files)]
+        (told,) = (one for one in given if one.startswith("--junit-xml="))
+        Path(told.removeprefix("--junit-xml=")).write_text(f"<all>{''.join(cases)}</all>", encoding="utf-8")
+
+    monkeypatch.setattr(tests, "tested", tested)
+    monkeypatch.setattr(tests, "ON_A_DEVICE", {part: (f"{part}.py",) for part in "abcd"})
+    assert [row["result"] for row in tests.rows("cuda")] == ["pass", "fail", "pass", "pass"]
+    alone = "abcd" if crashes else "cd"
+    assert ran[1:] == [[f"tests/{part}.py"] for part in alone]
+
+
+def test_every_test_that_needs_a_device_is_run_on_one() -> None:
+    asked = {file for files in tests.ON_A_DEVICE.values() for file in files}
+    paths = (ROOT / "tests").rglob("test_*.py")
+    marked = {path for path in paths if re.search(r"pytest\.mark\.gpu\b", path.read_text(encoding="utf-8"))}
+    assert {path.relative_to(ROOT / "tests").as_posix() for path in marked} == asked
 
 
 @pytest.mark.thorough

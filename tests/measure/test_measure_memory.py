@@ -234,6 +234,22 @@ def test_on_a_device_what_a_call_is_given_is_there_once_and_is_not_its_own(
     assert again.allocator_peak_bytes == 10 * MB
 
 
+def test_on_a_device_inputs_that_fit_into_what_is_reserved_hide_nothing_that_a_call_takes(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    allocator = on_cuda(monkeypatch)
+    Block(allocator, 30 * MB)  # freed, and still reserved: such a hole is left in a segment that is in use
+
+    def given_as(_args, _kwargs):
+        return (Block(allocator, 30 * MB),), {}
+
+    def call(_):
+        Block(allocator, 40 * MB)
+
+    found = measure_footprint(call, ONE, MemoryMark(of_all=True), device="cuda", given_as=given_as)
+    assert (found.idle_bytes, found.peak_bytes) == (30 * MB, 40 * MB)
+
+
 @pytest.mark.gpu
 def test_device_memory():
     if not torch.cuda.is_available():

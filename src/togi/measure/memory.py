@@ -218,7 +218,7 @@ def _cuda_footprint(
     """Reserved, not allocated, is what the device must have: private pools of CUDA graphs are in it.
 
     The inputs that a pass is given are made for it alone, so that they are there once, as a caller has them. What they
-    hold is taken off; what the segments that were reserved for them have left is not, since calls work in it.
+    hold is taken off, as far as more was reserved for it; what those segments have left is not, since calls work in it.
     """
     import torch
 
@@ -231,11 +231,11 @@ def _cuda_footprint(
     for _ in range(passes):
         before = torch.cuda.memory_allocated()
         run = _one_pass(call, samples, given_as)
-        given = torch.cuda.memory_allocated() - before
+        given, grown = torch.cuda.memory_allocated() - before, torch.cuda.memory_reserved() - reserved
         torch.cuda.reset_peak_memory_stats()
         run()
         torch.cuda.synchronize()
-        peak = max(peak, torch.cuda.max_memory_reserved() - reserved - given)
+        peak = max(peak, torch.cuda.max_memory_reserved() - reserved - min(given, grown))
         allocator_peak = max(allocator_peak, torch.cuda.max_memory_allocated() - before - given)
         del run
     return Footprint(idle_bytes=reserved + other, peak_bytes=peak, allocator_peak_bytes=allocator_peak)
