@@ -22,11 +22,13 @@ NEIGHBOUR = "import torch; held = torch.ones(1 << 28, device='cuda'); print('the
 
 def rows(device: str) -> Iterator[Row]:
     """What is known to be held and to be worked in is what is measured."""
+    yield attempt("64 MiB held, 64 MiB in a call", BOUNDS, known_memory, device, proves=(MarkedPart.PEAK_MEMORY,))
     yield attempt(
-        "64 MiB held, 64 MiB in a call", BOUNDS, known_memory, device, proves=(MarkedPart.PEAK_MEMORY,)
-    )
-    yield attempt(
-        "the same next to a process that came meanwhile", BOUNDS, beside_another, device, proves=(MarkedPart.PEAK_MEMORY,)
+        "the same next to a process that came meanwhile",
+        BOUNDS,
+        beside_another,
+        device,
+        proves=(MarkedPart.PEAK_MEMORY,),
     )
     if device == "cuda":
         yield attempt("NVML knows this process", "at least what torch reserved", own_memory)

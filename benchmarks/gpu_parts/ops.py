@@ -135,7 +135,9 @@ def flat(result: Any) -> list[Tensor]:
 def loss_of(sizes: tuple[int, int, int], dtype: torch.dtype, device: str) -> tuple[bool, str]:
     """Loss and gradients of hidden and weight by both ways, and their errors relative to float64; peaks in MiB."""
     ways = {"plain": plain_loss, "togi.ops": partial(ops.linear_cross_entropy, memory=BLOCKS[device][0])}
-    exact = trained(plain_loss, *(t.double() if t.is_floating_point() else t for t in loss_inputs(sizes, dtype, device)))
+    exact = trained(
+        plain_loss, *(t.double() if t.is_floating_point() else t for t in loss_inputs(sizes, dtype, device))
+    )
     errors, peaks = {}, {}
     for name, way in ways.items():
         given = loss_inputs(sizes, dtype, device)
@@ -181,7 +183,9 @@ def loss_inputs(sizes: tuple[int, int, int], dtype: torch.dtype, device: str) ->
     return hidden.to(device, dtype), (weight / width**0.5).to(device, dtype), target.to(device)
 
 
-def trained(way: Callable[..., Tensor], hidden: Tensor, weight: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def trained(
+    way: Callable[..., Tensor], hidden: Tensor, weight: Tensor, target: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """The loss, and the gradients of hidden and weight."""
     hidden, weight = (t.detach().requires_grad_() for t in (hidden, weight))
     loss = way(hidden, weight, target)

@@ -58,8 +58,8 @@ def rows(device: str) -> Iterator[Row]:
 
 
 def junit_cases(files: Sequence[str], marked: str) -> list[ElementTree.Element]:
-    """Of one run of pytest, in which a file that cannot be imported takes no other along; if it crashes, a case that has
-    failed for each file."""
+    """Of one run of pytest, in which a file that cannot be imported takes no other along. If it crashes, a case that
+    has failed for each file."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "found.xml"
         given = ("-m", marked, "--continue-on-collection-errors", "-o", "junit_family=xunit1", f"--junit-xml={path}")

@@ -97,9 +97,7 @@ def begins(name: str) -> str:
     return json.dumps({gpu_rows.BEGINS: {"row": name, "bound": "right", "proves": ["eager"]}})
 
 
-@pytest.mark.parametrize(
-    ("status", "crashed"), [(3, [("one", "fail", "exit status 3: ")]), (gpu_rows.DEVICE_LOST, [])]
-)
+@pytest.mark.parametrize(("status", "crashed"), [(3, [("one", "fail", "exit status 3: ")]), (gpu_rows.DEVICE_LOST, [])])
 def test_a_row_that_ends_its_process_takes_no_other_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, crashed: list[Any]
 ) -> None:

@@ -90,7 +90,7 @@ def test_integers_that_the_cpu_cannot_try_are_not_asked_of_a_device(monkeypatch)
         return ids * 2
 
     def only_on_a_device(_ids):
-        raise RuntimeError('"addmm_impl_cpu_" not implemented for \'Half\'')
+        raise RuntimeError("\"addmm_impl_cpu_\" not implemented for 'Half'")
 
     asked, samples = on_a_device(monkeypatch, original, IDS)
     asked._on_cpu = Function(only_on_a_device)

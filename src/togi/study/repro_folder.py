@@ -164,9 +164,7 @@ def _named(samples: Sequence[Sequence[Tensor]]) -> dict[str, Tensor]:
     }
 
 
-def _script(
-    recipe: Recipe, subject: str, settings: str, lines: str, prefix: Recipe, devices: Sequence[str]
-) -> str:
+def _script(recipe: Recipe, subject: str, settings: str, lines: str, prefix: Recipe, devices: Sequence[str]) -> str:
     """``devices``: of every flat input."""
     needed = [p.distribution for c in recipe.choices for p in technique(c.technique).packages]
     return _SCRIPT.format(
