@@ -9,10 +9,12 @@
     python -m benchmarks.gpu --out DIR --docs docs/gpu.md           also the tables of that page, and what is proven
     python -m benchmarks.gpu --rows FILE --docs docs/gpu.md         the same of rows that were brought from elsewhere
 
-Each job (``benchmarks/gpu_jobs.py``) is a process of its own with a time limit, so that a hang or a sticky CUDA error
-ends that job alone. Jobs that only ask whether togi is right run beside each other, which their rows say; those that
-measure run alone, afterwards. Every row is appended to ``DIR/rows.jsonl`` as soon as it is known, after those of
-earlier calls; ``DIR/table.md`` holds the table, ``DIR/log.txt`` what the processes said: three files, whatever runs.
+Each job (``benchmarks/gpu_jobs.py``) is a process of its own with a time limit, so that a hang ends that job alone. A
+row that ends its process, or after which the device answers nothing more, fails by itself: the rows after it run in a
+fresh process, within the same limit. Jobs that only ask whether togi is right run beside each other, which their rows
+say; those that measure run alone, afterwards. Every row is appended to ``DIR/rows.jsonl`` as soon as it is known, after
+those of earlier calls; ``DIR/table.md`` holds the table, ``DIR/log.txt`` what the processes said: three files, whatever
+runs.
 With ``--docs`` rows go to ``benchmarks/data/sweep_DEVICE.jsonl``, in place of those of the same part or name: several
 calls make one table. The exit code is 1 where a row failed or nothing passed. What runs on the CPU proves nothing of
 CUDA: it shows that the day a device is there, it is the device that is tested.
@@ -37,12 +39,23 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from benchmarks.gpu_jobs import JOBS, KEPT_S, PARTS, Job, enough, plan
-from benchmarks.gpu_rows import NO_DEVICE, Row, done, merged, read_rows, skipped, table, write_rows
+from benchmarks.gpu_jobs import JOBS, KEPT_S, LEAST_S, PARTS, Job, enough, left_of, plan
+from benchmarks.gpu_rows import (
+    BEGINS,
+    DEVICE_LOST,
+    NO_DEVICE,
+    Row,
+    done,
+    merged,
+    read_rows,
+    skipped,
+    table,
+    write_rows,
+)
 
 from togi.core.proven import FILE, as_text, read_proofs, with_rows
 from togi.render.proven_table import between
@@ -51,6 +64,8 @@ HERE = Path(__file__).parents[1]
 DATA = HERE / "benchmarks" / "data"
 COLUMNS = ("part", "row", "result", "figure", "seconds")
 """Shown as they come."""
+ROW = {"row", "result", "figure", "bound", "seconds"}
+"""What a line holds that is one."""
 COMMIT = "TOGI_COMMIT"
 """The variable that names togi's commit where there is no .git."""
 CPU_X = 5.0
@@ -71,7 +86,7 @@ def main() -> int:
     path = options.out / "rows.jsonl"
     known = read_rows(path)
     before = [] if options.resume is None else known if options.resume is True else read_rows(options.resume)
-    jobs = [job for job in JOBS if job.part in options.parts]
+    jobs = [left_of(job, before) for job in JOBS if job.part in options.parts]
     print(plan(jobs, options.budget, options.beside), file=sys.stderr, flush=True)
     rows = []
     with path.open("a", encoding="utf-8") as file:
@@ -188,16 +203,25 @@ class Sweep:
             why = f"it takes about {job.expected_s:.0f} s, and of the budget of {self.options.budget:g} s "
             yield skipped(job.part, f"{why}{max(0.0, left_s):.0f} s were left: --resume goes on", rows=job.rows)
             return
-        limit_s = min(job.limit_s, left_s)
+        until = time.monotonic() + min(job.limit_s, left_s)
         cut = f"the budget of {self.options.budget:g} s was over" if left_s < job.limit_s else None
-        with tempfile.TemporaryDirectory() as folder:
-            log = Path(folder) / "log"
-            yield from run_part(job, self._command(job), limit_s, log, cut)
-            self._keep(job, log)
+        known = done(self.before, job.part)
+        while True:
+            with tempfile.TemporaryDirectory() as folder:
+                log = Path(folder) / "log"
+                ran = yield from run_part(job, self._command(job, known), until - time.monotonic(), log, cut)
+                self._keep(job, log)
+            if not ran or ran[-1] in known:
+                return
+            known, left_s = [*known, *ran], until - time.monotonic()
+            if left_s < min(LEAST_S, job.expected_s):
+                why = f"{ran[-1]} ended the process, and {max(0.0, left_s):.0f} s were left for another"
+                yield skipped(job.part, f"{why}: --resume goes on", rows=job.rows)
+                return
 
-    def _command(self, job: Job) -> list[str]:
+    def _command(self, job: Job, known: Sequence[str]) -> list[str]:
         command = [sys.executable, "-m", "benchmarks.gpu_parts", job.part, "--device", self.options.device]
-        command += ["--rows", job.rows, "--known", json.dumps(done(self.before, job.part))]
+        command += ["--rows", job.rows, "--known", json.dumps(known)]
         return command + (["--models", self.options.models] if self.options.models and job.part == "tune" else [])
 
     def _keep(self, job: Job, log: Path) -> None:
@@ -235,10 +259,18 @@ def _at_once(run: Callable[[Job], Iterator[Row]], jobs: Sequence[Job], most: int
             yield row
 
 
-def run_part(job: Job, command: Sequence[str], limit_s: float, log: Path, cut: str | None = None) -> Iterator[Row]:
+def run_part(
+    job: Job, command: Sequence[str], limit_s: float, log: Path, cut: str | None = None
+) -> Generator[Row, None, list[str]]:
     """One process, which prints a row a line; what it prints else, and its errors, are in ``log``. All of its own
-    processes end with it. Ended at the limit it has failed; with ``cut``, which says why, it was not given its time."""
+    processes end with it. Ended at the limit the row that it was at has failed; with ``cut``, which says why, it was
+    not given its time.
+
+    Returns the names of the rows that are done where a row ended the process, so that the others need a fresh one.
+    """
     began = time.monotonic()
+    begun: Row | None = None
+    ran: list[str] = []
     with log.open("wb") as errors:
         process = subprocess.Popen(
             command,
@@ -254,13 +286,38 @@ def run_part(job: Job, command: Sequence[str], limit_s: float, log: Path, cut: s
         late.start()
         assert process.stdout is not None
         for line in process.stdout:
-            if line.startswith("{"):
-                yield {"part": job.part, **json.loads(line)}
+            told = _told(line)
+            if BEGINS in told:
+                begun = {**told[BEGINS], "at": time.monotonic()}
+            elif told:
+                begun = None
+                ran.append(told["row"])
+                yield {"part": job.part, **told}
         status = process.wait()
         late.cancel()
-    seconds = time.monotonic() - began
-    if status != 0:
-        yield _ended(job, status, seconds, limit_s, log, cut)
+    if status == 0:
+        return []
+    if status == DEVICE_LOST and ran:
+        return ran
+    ended = _ended(job, status, time.monotonic() - began, limit_s, log, cut)
+    if begun is None or ended["result"] == "skip":
+        yield ended
+        return []
+    seconds = round(time.monotonic() - begun.pop("at"), 1)
+    yield {"part": job.part, **begun, "result": "fail", "figure": ended["figure"], "seconds": seconds}
+    if ended["figure"].startswith(_AT_LIMIT):
+        yield skipped(job.part, f"what comes after {begun['row']} was not run: --resume goes on", rows=job.rows)
+        return []
+    return [*ran, begun["row"]]
+
+
+def _told(line: str) -> Row:
+    """A row, or the beginning of one; empty for what libraries print."""
+    try:
+        told = json.loads(line) if line.startswith("{") else {}
+    except ValueError:
+        return {}
+    return told if BEGINS in told or told.keys() >= ROW else {}
 
 
 def _end(group: int) -> None:
@@ -272,6 +329,7 @@ def _end(group: int) -> None:
 
 
 _SAYING_S = 2.0
+_AT_LIMIT = "ended at its limit"
 _SHARED = {"TORCHINDUCTOR_COMPILE_THREADS": "4", "OMP_NUM_THREADS": "2"}
 """Of jobs beside each other: by default each would start a compiler and a thread of OpenMP for each core, and threads
 that wait for each other while others have the core take many times as long."""
@@ -282,7 +340,7 @@ def _ended(job: Job, status: int, seconds: float, limit_s: float, log: Path, cut
     if at_limit and cut is not None:
         return skipped(job.part, f"{cut} after {seconds:.0f} s of it: --resume goes on", seconds, job.rows)
     last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
-    why = f"ended at its limit of {limit_s:.0f} s" if at_limit else f"exit status {status}: {''.join(last)}"
+    why = f"{_AT_LIMIT} of {limit_s:.0f} s" if at_limit else f"exit status {status}: {''.join(last)}"
     return {**skipped(job.part, why, seconds, job.rows), "result": "fail"}
 
 

@@ -14,6 +14,10 @@ left rows out that it could have run; ``proves`` and ``speed_of``, the parts of 
 for."""
 PROCESS = "the process"
 """The row of a part that did not run to its end."""
+BEGINS = "begins"
+"""The key of a line by which a process says which row it is about to run, so that one that crashes is known."""
+DEVICE_LOST = 86
+"""The exit status of a process whose device answers nothing any more: its other rows go on in a fresh one."""
 NO_DEVICE = "the device"
 """The row of a part that found no CUDA device."""
 COLUMNS = ("part", "row", "result", "figure", "bound", "seconds")

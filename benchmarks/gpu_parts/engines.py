@@ -6,6 +6,7 @@ All options of each engine on one module; on the others its last, as compilers t
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from torch import Tensor
 from togi.core.errors import Refused
 from togi.decide.faithful import limit_units
 from togi.graph.candidate import Candidate
+from togi.machine.limits import read_text
 from togi.subject.inputs import Inputs
 from togi.techniques import Refuses, all_techniques
 from togi.techniques.base import Engine, Options
@@ -54,6 +56,8 @@ def engine_on(engine: Engine, options: Options, candidate: Candidate, truth: Tru
         return None, missing
     if isinstance(refusal := engine.applies(candidate.facts), Refuses):
         return None, refusal.reason
+    if engine.native:
+        print(f"C++ runtimes in this process: {', '.join(cpp_runtimes())}", file=sys.stderr, flush=True)
     torch.compiler.reset()  # else what the options before compiled counts for the limit on compilations
     try:
         built = engine.apply(candidate, options)
@@ -71,6 +75,13 @@ def engine_on(engine: Engine, options: Options, candidate: Candidate, truth: Tru
         problems += [f"loaded: {problem}" for problem in again.problems]
         problems += [] if again.faithful else [f"loaded: {again.units:.3g} units"]
     return report.faithful and not problems, "; ".join([figure, *problems])
+
+
+def cpp_runtimes() -> list[str]:
+    """Of which several, or an old one, crash code that is compiled here: programs of AOTInductor did, on a GPU, in
+    ``std::regex`` (pytorch #22447)."""
+    lines = (line.split(maxsplit=5)[5:] for line in read_text(Path("/proc/self/maps")).splitlines())
+    return sorted({place[0] for place in lines if place and "libstdc++" in place[0]})
 
 
 def saved_and_loaded(engine: Engine, built: Candidate, candidate: Candidate) -> Callable[..., Any]:

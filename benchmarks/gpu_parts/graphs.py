@@ -6,6 +6,7 @@ import contextlib
 import copy
 import random
 import time
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from pydoc_data.topics import topics
@@ -67,6 +68,8 @@ def rows(device: str) -> Iterator[Row]:
     ):
         marks = {"speed_of" if check is against_exact else "proves": parts}
         yield attempt(name, bound, check, *given, **marks)
+    after = "eager's answer and a warning; later sizes are recorded, and what torch keeps for captures works on"
+    yield attempt("a capture that fails", after, failed, device, proves=("cuda_graph",))
 
 
 def chosen_buckets(lengths: list[int]) -> tuple[bool, str]:
@@ -151,6 +154,34 @@ def lent(lengths: list[int], device: str) -> tuple[bool, str]:
             found.sum()
             silent += captured.calls["replayed"] > before
     return not (wrong or silent), f"{wrong} wrong, {silent} in silence, {captured.calls['replayed']} lent"
+
+
+@torch.no_grad()
+def failed(device: str) -> tuple[bool | None, str]:
+    """One size waits for the device where no warm-up sees it, so that its capture is broken when it ends."""
+    if device == "cpu":
+        return None, "there is nothing to capture on a CPU"
+
+    def flat(x: Tensor) -> list[Tensor]:
+        if len(x) == 3:
+            torch.cuda.synchronize()
+        return [x @ x.T]
+
+    def right(n: int) -> bool:
+        x = torch.arange(4.0 * n, device=device).view(n, 4)
+        return torch.equal(runs(x)[0], x @ x.T)
+
+    runs = CudaGraphs(flat, limit=8)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        answers = {n: right(n) for n in (2, 3, 5, 3, 2)}
+    said = [str(one.message) for one in told if "run without a CUDA graph" in str(one.message)]
+    torch.cuda.empty_cache()
+    drawn = torch.rand(1000, device=device)
+    recorded = sum(recording is not None for recording in runs.recordings.values())
+    whole = all(answers.values()) and len(said) == 1 and recorded == 2
+    figure = f"{sum(answers.values())} of {len(answers)} sizes right, {recorded} recorded; {'; '.join(said)}"
+    return whole and len(drawn.unique()) > 100, figure
 
 
 @torch.no_grad()

@@ -18,12 +18,13 @@ LIMITS = Limits(timeout_s=120.0)
 """Of a process that a part starts."""
 LEFT_OUT = "left out"
 """The result of a row that this process was not asked for."""
-_ASKED_FOR: dict[str, Any] = {"pattern": "", "known": ()}
+_ASKED_FOR: dict[str, Any] = {"pattern": "", "known": (), "begins": None}
 
 
-def ask_for(pattern: str, known: Collection[str] = ()) -> None:
-    """From now on only rows whose name matches the pattern from its start, and is not known, are run."""
-    _ASKED_FOR.update(pattern=pattern, known=known)
+def ask_for(pattern: str, known: Collection[str] = (), begins: Callable[[Row], None] | None = None) -> None:
+    """From now on only rows whose name matches the pattern from its start, and is not known, are run. ``begins`` is
+    called with each that is about to be."""
+    _ASKED_FOR.update(pattern=pattern, known=known, begins=begins)
 
 
 def asked_for(name: str) -> bool:
@@ -48,6 +49,8 @@ def attempt(
     marks = {"proves": list(proves), **({"speed_of": list(speed_of)} if speed_of else {})}
     if not asked_for(name):
         return {"row": name, "result": LEFT_OUT, **marks}
+    if _ASKED_FOR["begins"] is not None:
+        _ASKED_FOR["begins"]({"row": name, "bound": bound, **marks})
     began = time.monotonic()
     try:
         ok, figure = check(*given)

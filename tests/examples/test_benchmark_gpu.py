@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import json
+import math
 import os
 import re
 import subprocess
@@ -90,6 +91,61 @@ def test_a_part_that_the_budget_cuts_off_is_skipped_and_not_failed(
     (row,) = swept(tmp_path, [job("timer")], budget=kept + 2)
     assert row["result"] == "skip"
     assert row["figure"] == f"the budget of {kept + 2:g} s was over after 2 s of it: --resume goes on"
+
+
+def begins(name: str) -> str:
+    return json.dumps({gpu_rows.BEGINS: {"row": name, "bound": "right", "proves": ["eager"]}})
+
+
+@pytest.mark.parametrize(("status", "crashed"), [(3, [("one", "fail", "exit status 3: ")]), (gpu_rows.DEVICE_LOST, [])])
+def test_a_row_that_ends_its_process_takes_no_other_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, crashed: list[Any]
+) -> None:
+    """The others run in a fresh one. Of a device that was lost, the row that did it has told of itself."""
+    before, after = (json.dumps({**ROW, "row": name, "figure": "ran"}) for name in ("zero", "two"))
+    does = f"""
+    case "$*" in
+      *one*) echo '{begins("two")}'; echo '{after}';;
+      *) echo '{before}'; echo '{{it is no row'; echo '{{"nor": 1}}'; echo '{begins("one")}'; exit {status};;
+    esac"""
+    if status == gpu_rows.DEVICE_LOST:
+        does = does.replace(begins("one"), before.replace("zero", "one"))
+        crashed = [("one", "pass", "ran")]
+    python_that(monkeypatch, tmp_path, does)
+    rows = swept(tmp_path, [job("engines", expected_s=0)])
+    assert [(row["row"], row["result"], row["figure"]) for row in rows] == [
+        ("zero", "pass", "ran"), *crashed, ("two", "pass", "ran")
+    ]  # fmt: skip
+    if status == 3:
+        assert (rows[1]["bound"], rows[1]["proves"]) == ("right", ["eager"]), "its mark goes"
+
+
+def test_a_row_that_ends_its_process_late_leaves_the_others_to_another_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python_that(monkeypatch, tmp_path, f"echo '{begins('one')}'; exit 3")
+    rows = swept(tmp_path, [job("engines", expected_s=5, limit_s=1)])
+    assert names(rows) == [("one", "fail"), ("the process", "skip")]
+    assert re.match(r"one ended the process, and [345] s were left for another", rows[1]["figure"])
+
+
+def test_a_row_that_is_at_the_limit_is_named(tmp_path: Path) -> None:
+    code = f"print({begins('one')!r}, flush=True); time.sleep(60)"
+    rows = list(gpu.run_part(job("timer"), program(code), 2, tmp_path / "log"))
+    assert names(rows) == [("one", "fail"), ("the process", "skip")]
+    assert rows[0]["figure"] == "ended at its limit of 2 s"
+    assert rows[1]["figure"] == "what comes after one was not run: --resume goes on"
+
+
+def test_what_need_not_be_run_again_is_not_expected_to_take_its_time() -> None:
+    before = [*rows_of("engines", "a one", "a two", seconds=40.0), *rows_of("engines", "b", seconds=70.0)]
+    before += rows_of("engines", "a three", result="fail", seconds=30.0)
+    every, some = job("engines", expected_s=200), job("engines", rows="a ", expected_s=100)
+    assert gpu_jobs.left_of(every, []) == every
+    assert gpu_jobs.left_of(every, before).expected_s == 50
+    assert gpu_jobs.left_of(some, before).expected_s == 20
+    assert gpu_jobs.left_of(job("engines", rows="b", expected_s=60), before).expected_s == gpu_jobs.START_S
+    assert gpu_jobs.left_of(job("timer", expected_s=4), before).expected_s == 4
 
 
 def test_jobs_next_to_each_other_overlap_and_the_others_run_alone(
@@ -199,6 +255,18 @@ def test_what_is_expected_is_reported_with_what_will_not_fit() -> None:
     )
     assert "will not fit" not in gpu_jobs.plan(jobs, 1000, 8)
     assert gpu_jobs.expected_s(jobs[:2], 1) == 50
+    later = [*jobs, job("engines", beside=True, expected_s=100), job("numerics", beside=True, expected_s=20)]
+    assert gpu_jobs.expected_s(later, 8) == 990 + 100
+    assert gpu_jobs.plan([*jobs[:3], *later[-2:]], 98, 8).endswith("What will not fit: engines.")
+
+
+def test_what_had_no_result_on_a_device_keeps_nothing_waiting() -> None:
+    """A group that runs beside each other ends with its longest job."""
+    places = {one.name: at for at, one in enumerate(gpu_jobs.JOBS)}
+    late = [at for name, at in places.items() if "aot_inductor" in name or name == "techniques (parts)"]
+    alone = [at for at, one in enumerate(gpu_jobs.JOBS) if not one.beside and one.part in ("memory", "seeds", "ops")]
+    assert len(late) == 3
+    assert min(late) > max(alone)
 
 
 def is_running(pid: int) -> bool:
@@ -294,6 +362,15 @@ def test_what_rows_of_a_cpu_prove_is_named_as_the_marks_are() -> None:
         row.ask_for("")
 
 
+def test_the_last_slice_of_candidates_has_nothing_for_the_second_place() -> None:
+    """So that the best k ask a slice that is used up."""
+    kernels = pytest.importorskip("togi.ops.kernels.triton_boxes", reason="Triton is not installed")
+    slices = min(kernels._PROGRAMS // math.ceil(8 / kernels.BEST_BLOCK[0]), math.ceil(ops.SLICED / kernels._SLICE))
+    columns = kernels.BEST_BLOCK[1]
+    per_slice = math.ceil(math.ceil(ops.SLICED / slices) / columns) * columns
+    assert ops.SLICED % per_slice == 1
+
+
 @pytest.mark.parametrize(("slow", "result"), [(1, True), (3, False)])
 def test_match_boxes_is_timed_next_to_its_own_arithmetic(
     monkeypatch: pytest.MonkeyPatch, slow: int, result: bool
@@ -328,6 +405,35 @@ def test_what_is_made_for_cuda_alone_has_tests_without_a_device(monkeypatch: pyt
     case = tests.ElementTree.fromstring("<testcase name='a'><failure/></testcase>")
     assert tests.passed([case]) == (False, "0 of 1 passed; a failed")
     assert tests.passed([]) == (None, "0 of 0 passed"), "what was not collected proves nothing"
+
+
+@pytest.mark.parametrize("crashes", [True, False])
+def test_a_test_that_loses_the_device_fails_no_other_file(monkeypatch: pytest.MonkeyPatch, crashes: bool) -> None:
+    """A sticky error fails all tests that come after it in the process; a crash leaves no result of any."""
+    ran: list[list[str]] = []
+
+    def tested(*given: str) -> None:
+        files = [one for one in given if one.endswith(".py")]
+        ran.append(files)
+        if crashes and "tests/b.py" in files:
+            return
+        lost = files.index("tests/b.py") if "tests/b.py" in files else len(files)
+        cases = [f"<testcase file='{file}'>{'<failure/>' * (at >= lost)}</testcase>" for at, file in enumerate(files)]
+        (told,) = (one for one in given if one.startswith("--junit-xml="))
+        Path(told.removeprefix("--junit-xml=")).write_text(f"<all>{''.join(cases)}</all>", encoding="utf-8")
+
+    monkeypatch.setattr(tests, "tested", tested)
+    monkeypatch.setattr(tests, "ON_A_DEVICE", {part: (f"{part}.py",) for part in "abcd"})
+    assert [row["result"] for row in tests.rows("cuda")] == ["pass", "fail", "pass", "pass"]
+    alone = "abcd" if crashes else "cd"
+    assert ran[1:] == [[f"tests/{part}.py"] for part in alone]
+
+
+def test_every_test_that_needs_a_device_is_run_on_one() -> None:
+    asked = {file for files in tests.ON_A_DEVICE.values() for file in files}
+    paths = (ROOT / "tests").rglob("test_*.py")
+    marked = {path for path in paths if re.search(r"pytest\.mark\.gpu\b", path.read_text(encoding="utf-8"))}
+    assert {path.relative_to(ROOT / "tests").as_posix() for path in marked} == asked
 
 
 @pytest.mark.thorough

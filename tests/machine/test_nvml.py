@@ -201,9 +201,40 @@ def test_memory_next_to_torchs_is_that_of_this_process(recorded: Recorded, monke
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 500 * MIB)
     free = iter((300 * MIB, 100 * MIB))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (next(free), 1000 * MIB))
-    assert [memory._cuda_other_bytes(), memory._cuda_other_bytes()] == [200 * MIB, 200 * MIB]
+
+    def other() -> int:
+        return memory._cuda_other_bytes(memory.own_cuda_bytes())
+
+    assert [other(), other()] == [200 * MIB, 200 * MIB]
     recorded.silent = {"nvmlDeviceGetComputeRunningProcesses"}
-    assert [memory._cuda_other_bytes(), memory._cuda_other_bytes()] == [200 * MIB, 400 * MIB]
+    assert [other(), other()] == [200 * MIB, 400 * MIB]
+
+
+def test_what_changes_while_a_process_is_stopped_is_not_its_memory(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without NVML all of the device is counted: the cache that the reference keeps after its turns, and the contexts
+    and weights of what was started since."""
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 100 * MIB)
+    monkeypatch.setattr(memory, "_release", lambda _: None)
+    used, total = [400], 1000
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: ((total - used[0]) * MIB, total * MIB))
+    recorded.silent = {"nvmlDeviceGetComputeRunningProcesses"}
+    mark = memory.mark_memory("cuda")
+    used[0] += 30  # its engine
+    for others in (200, -50, 0):
+        mark.stops()
+        used[0] += others
+        mark.goes_on()
+        mark.goes_on()  # asked twice without having stopped
+    used[0] += 5
+    assert memory._cuda_other_bytes(None) - mark.device_other_bytes == 35 * MIB
+    recorded.silent = set()
+    told = memory.mark_memory("cuda")
+    told.stops()
+    used[0] += 200
+    told.goes_on()
+    assert told.device_other_bytes == memory._cuda_other_bytes(memory.own_cuda_bytes()), "NVML tells whose it is"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from togi.measure import keep_freed_memory, mark_memory, measure_footprint
+from togi.footprint.prediction.caching_allocator import CachingAllocator
+from togi.measure import MemoryMark, keep_freed_memory, mark_memory, measure_footprint
 from togi.measure import memory as module
 from togi.subject.inputs import Inputs
 
@@ -175,6 +176,78 @@ def test_an_error_of_the_candidate_goes_through():
 
     with pytest.raises(RuntimeError, match="broken model"):
         measure_footprint(call, ONE, mark_memory())
+
+
+class Block:
+    """Memory that the simulated allocator gives away, as long as it lives."""
+
+    def __init__(self, allocator: CachingAllocator, size: int):
+        self.allocator = allocator
+        allocator.allocate(id(self), size)
+
+    def __del__(self):
+        self.allocator.free(id(self))
+
+
+def on_cuda(monkeypatch: pytest.MonkeyPatch) -> CachingAllocator:
+    """torch.cuda tells of an allocator with torch's rules."""
+    allocator = CachingAllocator()
+    told = {
+        "memory_reserved": lambda: allocator.reserved_bytes,
+        "max_memory_reserved": lambda: allocator.reserved_bytes,
+        "memory_allocated": lambda: allocator.allocated_bytes,
+        "max_memory_allocated": lambda: allocator.peak_allocated_bytes,
+        "reset_peak_memory_stats": lambda: setattr(allocator, "peak_allocated_bytes", allocator.allocated_bytes),
+        "synchronize": lambda: None,
+    }
+    for name, stand_in in told.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    monkeypatch.setattr(module, "_release", lambda _: None)
+    monkeypatch.setattr(module, "own_cuda_bytes", lambda: None)
+    monkeypatch.setattr(module, "cuda_bytes_of_all", lambda: allocator.reserved_bytes)
+    return allocator
+
+
+@pytest.mark.parametrize("given_mb", [3, 30])
+def test_on_a_device_what_a_call_is_given_is_there_once_and_is_not_its_own(
+    monkeypatch: pytest.MonkeyPatch, given_mb: int
+):
+    """3 MiB come in a segment of 20 MiB, in whose rest the call works: it would have to reserve that itself."""
+    allocator = on_cuda(monkeypatch)
+    weights, given_at_once = Block(allocator, 64 * MB), []
+
+    def given_as(_args, _kwargs):
+        given_at_once.append(allocator.allocated_bytes == 64 * MB)
+        return (Block(allocator, given_mb * MB),), {}
+
+    def call(_):
+        assert weights
+        Block(allocator, 10 * MB)
+
+    mark = MemoryMark(of_all=True)
+    found = measure_footprint(call, ONE, mark, device="cuda", passes=3, given_as=given_as)
+    assert given_at_once == [True] * 3, "those of the pass before are gone"
+    assert found.idle_bytes == 64 * MB
+    assert 10 * MB <= found.peak_bytes <= 20 * MB
+    assert found.allocator_peak_bytes == 10 * MB
+    again = measure_footprint(lambda _: call(0), ONE, mark, device="cuda")
+    assert again.allocator_peak_bytes == 10 * MB
+
+
+def test_on_a_device_inputs_that_fit_into_what_is_reserved_hide_nothing_that_a_call_takes(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    allocator = on_cuda(monkeypatch)
+    Block(allocator, 30 * MB)  # freed, and still reserved: such a hole is left in a segment that is in use
+
+    def given_as(_args, _kwargs):
+        return (Block(allocator, 30 * MB),), {}
+
+    def call(_):
+        Block(allocator, 40 * MB)
+
+    found = measure_footprint(call, ONE, MemoryMark(of_all=True), device="cuda", given_as=given_as)
+    assert (found.idle_bytes, found.peak_bytes) == (30 * MB, 40 * MB)
 
 
 @pytest.mark.gpu

@@ -41,6 +41,7 @@ def test_compiled_kernels_spill_nothing(capability, tmp_path, monkeypatch):
     kernels = benchmark.kernels
     for kernel, constants in (
         (kernels.best_kernel, {"FORMAT": 0, "ZERO": False, "BOUNDED": False}),
+        (kernels.best_kernel, {"FORMAT": 0, "ZERO": False, "BOUNDED": True}),
         (kernels.tied_kernel, {"FORMAT": 0, "ZERO": False}),
         (kernels.matrix_kernel, {"KIND": 1, "FORMAT": 0, "ZERO": False}),
     ):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from togi.core.records import ProgramTree
+from togi.program import calls
 from togi.program.calls import record_inputs
 from togi.program.capture import RefusedCut
 from togi.program.cuts import CutRequest, _Cutting, _is_its_forward, find_cuts
@@ -75,6 +76,44 @@ def test_whether_calls_go_on_from_what_the_last_one_left(between: Between, expec
     cuts = find_cuts(Subject(program, [Inputs((x,))]), CutRequest(folder=str(tmp_path)))
     (part,) = (part for part in cuts.parts if part.key.path == "step")
     assert part.survey.facts.steps is expected
+
+
+class Queue:
+    """A device that works off what it was given while it is waited for; the clock is that of the test."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = self.queued_s = 0.0
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+        monkeypatch.setattr(torch.cuda, "synchronize", self.wait)
+        monkeypatch.setattr(calls.time, "perf_counter", lambda: self.now_s)
+
+    def wait(self) -> None:
+        self.now_s, self.queued_s = self.now_s + self.queued_s, 0.0
+
+
+class Queues(nn.Module):
+    def __init__(self, queue: Queue, seconds: float, *, reads: bool = False) -> None:
+        super().__init__()
+        self.queue, self.seconds, self.reads = queue, seconds, reads
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.queue.queued_s += self.seconds
+        if self.reads:
+            self.queue.wait()
+        return x
+
+
+def test_on_a_device_a_call_takes_what_the_device_takes_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not the one that first waits for a result."""
+    queue = Queue(monkeypatch)
+    program = nn.Sequential(Queues(queue, 4.0), Queues(queue, 1.0, reads=True), Queues(queue, 2.0))
+    given = [Inputs((torch.ones(1),))]
+    tree = calls.record_tree(program, given)
+    assert {call.path: call.ms for call in tree.calls} == {"": 7000.0, "0": 4000.0, "1": 1000.0, "2": 2000.0}
+    queue.queued_s = 50.0  # of somebody else
+    found = record_inputs(program, given, {"2": program[2]}, {"2": 1}, 1 << 20)["2"]
+    assert list(found.seconds.values()) == [2.0]
 
 
 def test_threads_that_call_in_turn_go_on_from_what_they_left_themselves() -> None:

@@ -374,6 +374,23 @@ def test_modules_in_threads_are_counted(watcher: ScriptWatcher) -> None:
     assert only(watcher)[1].calls == 200
 
 
+def test_on_a_device_a_call_takes_what_the_device_takes_for_it(
+    watcher: ScriptWatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It returns once it is queued. What fails on the device is raised where the script meets it."""
+    now = [0.0]
+
+    def wait() -> None:
+        now[0] += 3.0
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(watching, "wait_for_device", wait)
+    monkeypatch.setattr(watching.time, "perf_counter", lambda: now[0])
+    with torch.no_grad():
+        net()(X)
+    assert only(watcher)[1].seconds == 3.0
+
+
 def test_a_traced_call_is_no_call(watcher: ScriptWatcher) -> None:
     model = net().requires_grad_(False)
     traced = torch.jit.trace(model, (X,), check_trace=False)

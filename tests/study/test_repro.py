@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from tests.offline.sitecustomize import TRIED
 from togi.core.errors import TogiError, UnknownNameError
@@ -18,6 +21,7 @@ from togi.core.records import Facts, Machine, Outcome, Recipe, Study, Trial
 from togi.machine.describe import machine
 from togi.study.progress import Progress
 from togi.study.repro import WRITE, ReproRequest, ReproWritten, write_repro
+from togi.study.repro_folder import _script
 from togi.techniques import recipe
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
@@ -37,6 +41,7 @@ def subject():
     torch.manual_seed(0)
     return Net().eval(), [{"x": torch.randn(2, 3, 8, 8), "scale": torch.rand(1)} for _ in range(2)]
 """
+DEVICES = ("cuda", "cpu")
 WITHOUT_TOGI = "import runpy, sys; sys.modules['togi'] = None; runpy.run_path(sys.argv[1])"
 
 
@@ -89,6 +94,26 @@ def test_the_precision_of_products_is_set_in_the_script(write: Write, tmp_path: 
     write(recipe(tf32={}, no_grad={}), tmp_path / "repro")
     script = (tmp_path / "repro" / "repro.py").read_text(encoding="utf-8")
     assert 'torch.set_float32_matmul_precision("high")' in script
+
+
+def test_on_a_gpu_inputs_go_to_their_devices_and_each_call_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a script that is run here, on a device that is the CPU by another name."""
+    moved: list[str] = []
+    waits: list[int] = []
+    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, device: moved.append(device) or tensor)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append(1))
+    monkeypatch.setattr(torch.export, "load", lambda _: None)
+    save_file({"0.0": torch.ones(2), "0.1": torch.ones(2)}, tmp_path / "inputs.safetensors")
+    save_file({"0.0": torch.full((2,), 2.0)}, tmp_path / "expected.safetensors")
+    script = _script(Recipe(), "net", "", "run = lambda a, b: [a + b]", Recipe(), DEVICES)
+    (tmp_path / "repro.py").write_text(script, encoding="utf-8")
+    runpy.run_path(str(tmp_path / "repro.py"))
+    assert moved == list(DEVICES)
+    assert len(waits) == 40
+    assert "relative error 0.00e+00" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

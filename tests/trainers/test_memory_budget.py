@@ -159,6 +159,56 @@ def test_the_callback_of_transformers_tells_its_autocast(tmp_path: Path, capsys:
         callback.on_train_begin(args, None, None, model=nn.Linear(2, 2))
 
 
+def test_on_a_device_a_step_takes_what_the_device_takes_and_none_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The host comes back from a step once it is queued."""
+    done: list[str] = []
+    clock = iter([10.0, 17.0, 20.0, 29.0])
+
+    class Event:
+        def __init__(self, *, enable_timing: bool) -> None:
+            assert enable_timing
+            done.append("made")
+
+        def record(self, stream: str) -> None:
+            assert stream == "stream of cuda:0"
+            self.ms = next(clock)
+
+        def synchronize(self) -> None:
+            done.append("waited")
+
+        def elapsed_time(self, ended: Any) -> float:
+            return float(ended.ms - self.ms)
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"stream of {device}")
+    module = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+    Plan(policies=(SavePolicy(value="aten.addmm.default#0", module="0"),)).save(tmp_path / "plan.json")
+    budget = MemoryBudget("1GiB", tmp_path / "plan.json", None)
+    begun(budget, module)
+    parameter = SimpleNamespace(device=torch.device("cuda:0"))
+    monkeypatch.setattr(module, "parameters", lambda: iter([parameter]))
+    for _ in range(2):
+        budget.step_begins()
+        budget.step_ends()
+    assert done == ["made"] * 4
+    assert budget.step_ms == 8.0
+    budget.end()
+    assert "2 steps under the plan took 8.00 ms in the median" in capsys.readouterr().err
+
+
+def test_taking_a_batch_begins_no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is a device, forking torch's generators by itself does."""
+
+    def begun(*_: Any) -> Any:
+        raise AssertionError("CUDA was begun")
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", begun)
+    assert largest_batch(DataLoader(Sentences([3]), batch_size=1)).shape == (1, 3)
+
+
 @pytest.mark.parametrize(
     ("made", "said"),
     [
@@ -183,7 +233,7 @@ def test_after_an_interrupted_training_the_next_begins(tmp_path: Path) -> None:
     budget.step_ends()
     begun(budget, module)
     assert forward_of(module) is not None
-    assert not budget._steps_ms
+    assert not budget._times
     budget.end()
     assert "forward" not in vars(module)
 

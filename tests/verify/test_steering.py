@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.verify.beyond_samples import reached
+from tests.verify.beyond_samples import Function, asked_original, reached
 from togi.subject.domain import Domain
+from togi.verify import original as module
+from togi.verify.beyond import reach_of
 from togi.verify.steering import candidates
 
 X = torch.randn(4, 16, generator=torch.Generator().manual_seed(0))
@@ -59,6 +61,69 @@ def test_the_original_itself_is_right_everywhere(case):
     original, _, sample = MISSED[case]
     reach, _ = reached(original, original, sample)
     assert (reach.problems, reach.domains) == ((), ())
+
+
+def on_a_device(monkeypatch, original, *args):
+    """``cuda`` is the CPU by another name."""
+    for name in ("widened", "widened_inputs"):
+        here = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda one, _device, here=here: here(one))
+    asked, samples = asked_original(original, *args)
+    asked.signature = asked.signature.model_copy(update={"device": "cuda"})
+    return asked, samples
+
+
+def test_on_a_device_the_steps_are_those_of_the_call_there(monkeypatch):
+    """And not also those of the CPU, on which integers are tried before: float64 would not meet them."""
+    original, program, sample = MISSED["quotients of integers in floats"]
+    reach = reach_of(program, *on_a_device(monkeypatch, original, sample))
+    assert reach.problems or reach.domains
+    assert reach_of(original, *on_a_device(monkeypatch, original, sample)).problems == ()
+
+
+def test_integers_that_the_cpu_cannot_try_are_not_asked_of_a_device(monkeypatch):
+    """One out of range would end the process there. It is told, and nothing is called illegal."""
+    seen = []
+
+    def original(ids):
+        seen.append(int(ids.max()))
+        return ids * 2
+
+    def only_on_a_device(_ids):
+        raise RuntimeError("\"addmm_impl_cpu_\" not implemented for 'Half'")
+
+    asked, samples = on_a_device(monkeypatch, original, IDS)
+    asked._on_cpu = Function(only_on_a_device)
+    reach = reach_of(lambda ids: ids * 2, asked, samples)
+    assert set(seen) == {int(IDS.max())}
+    assert (reach.domains, reach.problems) == ((), ())
+    assert [note.split(":")[0] for note in reach.notes] == ["no values beyond the samples were asked for"]
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_program_that_loses_the_device_is_not_right_where_it_raises(monkeypatch, lost):
+    """Nothing that is asked after it would be answered, so that nothing would be wrong."""
+    answers = [True]
+
+    def program(x):
+        if bool((x > 100).any()):
+            answers[0] = not lost
+            raise RuntimeError("CUDA error: device-side assert triggered")
+        return x * 2
+
+    def wait():
+        if not answers[0]:
+            raise RuntimeError("CUDA error: device-side assert triggered")
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", wait)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    asked, samples = asked_original(lambda x: x * 2, X)
+    if not lost:
+        assert reach_of(program, asked, samples).problems == ()
+        return
+    with pytest.raises(RuntimeError, match="device-side assert"):
+        reach_of(program, asked, samples)
 
 
 def test_a_step_to_which_only_two_inputs_lead_together_is_found():

@@ -130,7 +130,7 @@ class Embedding(nn.Module):
         return self.table(ids)
 
 
-def test_derived_indices_are_tried_on_the_cpu_before_the_device() -> None:
+def test_derived_indices_are_tried_on_the_cpu_before_the_device(device: list[str]) -> None:
     tried: list[int] = []
     embedding = Embedding()
     inputs = [Inputs((torch.tensor([1, 2]),)), Inputs((torch.tensor([3, 4]),)), Inputs((torch.tensor([8, 9]),))]
@@ -139,6 +139,8 @@ def test_derived_indices_are_tried_on_the_cpu_before_the_device() -> None:
     truth = make_truth(embedding, inputs, signature, seed=0, samples=1, device="cuda")
     assert truth.kept == (0, 1)
     assert tried[:4] == [1, 3, 3, 8], "a user's own sample once; a derived one first in float64 on the CPU"
+    assert tried[4:8] == [1, 1, 3, 1], "and not again where the calls are repeated without the one that is left out"
+    assert device.count("cpu") == 2, "one copy for all that are tried, one for the truth"
     assert any("derived input 3 is left out" in note for note in truth.notes)
 
 

@@ -31,7 +31,7 @@ from togi.subject.inputs import Inputs
 from togi.subject.prepare import Prepared
 from togi.subject.signature import Signature
 from togi.techniques import technique
-from togi.worker import devices, forking, pool, survey
+from togi.worker import devices, forking, pool, server, survey
 from togi.worker.deadline import Deadline
 from togi.worker.devices import one_device
 from togi.worker.forking import counting_devices_in_forks, fork_safe
@@ -195,6 +195,22 @@ def test_counting_devices_leaves_no_thread_behind(monkeypatch: pytest.MonkeyPatc
             assert torch.cuda._device_count_nvml() == count
     assert threading.active_count() == before
     assert torch.cuda._device_count_nvml is asks_nvml
+
+
+def test_devices_that_data_and_a_metric_ask_for_are_counted_in_forks_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their files may call ``torch.cuda.is_available()``, after which nothing could be forked."""
+    by_torch, found = torch.cuda._device_count_nvml, list[bool]()
+
+    def noted(subject: Any, _config: Any) -> Any:
+        found.append(torch.cuda._device_count_nvml is by_torch)
+        return subject
+
+    monkeypatch.setattr(server, "load_subject", lambda _ref: object())
+    for name in ("with_calibration_of", "with_metric", "with_validation"):
+        monkeypatch.setattr(server, name, noted)
+    config: Any = SimpleNamespace(subject=None, calibration="a folder", needs_metric=True, needs_data=True)
+    server.subject_with_data(config)
+    assert found == [False] * 3
 
 
 @pytest.mark.parametrize("count", [lambda: -1, lambda: 1 // 0, lambda: os.kill(os.getpid(), signal.SIGKILL)])

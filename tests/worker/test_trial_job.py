@@ -89,8 +89,13 @@ def test_a_child_that_rests_empties_its_allocators_cache(monkeypatch: pytest.Mon
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: done.append("emptied"))
     config: Any = SimpleNamespace(device=device, callers=1, folder="")
     channel: Any = SimpleNamespace(send=done.append)
-    TrialJob(TryRecipe(log="", recipe=Recipe()), config, None, channel).obey(Rest())
-    assert done == [*(["waited", "emptied"] if device == "cuda" else []), Rested()]
+    mark: Any = SimpleNamespace(goes_on=lambda: done.append("goes on"), stops=lambda: done.append("stops"))
+    trial = TrialJob(TryRecipe(log="", recipe=Recipe()), config, None, channel)
+    trial.contender = SimpleNamespace(mark=mark)  # type: ignore[assignment]
+    trial.obey(Rest())
+    assert done[0] == "goes on", "before it takes any memory"
+    assert done.pop(-2) == "stops", "before it answers: the parent then lets others run"
+    assert done[1:] == [*(["waited", "emptied"] if device == "cuda" else []), Rested()]
 
 
 SAMPLES = [torch.full((1, 2), float(i)) for i in range(40)]

@@ -33,6 +33,7 @@ from togi.subject.training import (
     mean_of_outputs,
     prepared_for_training,
 )
+from togi.torch_internals.cuda import wait_for_device
 from togi.torch_internals.modules import replace_tensors
 from togi.torch_internals.tensors import FakeTensorMode, tensors_of
 
@@ -215,9 +216,3 @@ def step_ms(step: Step) -> float:
     step.run()
     wait_for_device()
     return (time.perf_counter() - started) * 1e3
-
-
-def wait_for_device() -> None:
-    """A GPU works on after a call returns; times are taken when it is done."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.synchronize()

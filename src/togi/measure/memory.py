@@ -4,8 +4,8 @@ On the CPU two things count as resident. Anonymous memory of the process: its gr
 server lent copy-on-write does not count. Data files mapped into it (weights read in place): pages of files that lie
 neither in the Python installation nor in the system's library folders. Code of installed libraries is left out, as the
 system shares and drops it at will. On CUDA it is what torch's caching allocator has reserved, plus what libraries
-besides it took since the mark: of this process where NVML tells, else of the whole device. The context, which every
-process has and nothing changes, is left out there.
+besides it took since the mark: of this process where NVML tells, else of the whole device, but for what changed there
+while this process was stopped. The context, which every process has and nothing changes, is left out there.
 
 Source: Linux, Documentation/filesystems/proc.rst (smaps, VmHWM, clear_refs); torch.cuda memory management notes.
 """
@@ -40,7 +40,7 @@ _MUCH = 0.02
 """Of a device's memory: a note says if others hold at least this share."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class MemoryMark:
     """Where a measurement of memory begins: taken in the child before the candidate is built."""
 
@@ -48,13 +48,29 @@ class MemoryMark:
     mapped_bytes: int = 0
     device_other_bytes: int = 0
     """Device memory in use beyond torch's own reserve (CUDA only)."""
+    of_all: bool = False
+    """It is that of all processes: NVML does not tell this one's."""
+    _left_bytes: int | None = None
+    """What was in use when this process stopped; None while it runs."""
+
+    def stops(self) -> None:
+        """Call it before others are told to go on, which take memory of the same device and give it back."""
+        if self.of_all:
+            self._left_bytes = cuda_bytes_of_all()
+
+    def goes_on(self) -> None:
+        """Call it when this process is asked for something again: what has changed meanwhile is the others'."""
+        if self._left_bytes is not None:
+            self.device_other_bytes += cuda_bytes_of_all() - self._left_bytes
+            self._left_bytes = None
 
 
 def mark_memory(device: str = "cpu") -> MemoryMark:
     """The state now, after returning what the allocator keeps free to the system."""
     _release(device)
     if device == "cuda":
-        return MemoryMark(device_other_bytes=_cuda_other_bytes())
+        own = own_cuda_bytes()
+        return MemoryMark(device_other_bytes=_cuda_other_bytes(own), of_all=own is None)
     anonymous, mapped = _resident()
     return MemoryMark(anonymous_bytes=anonymous, mapped_bytes=mapped)
 
@@ -199,30 +215,37 @@ def _cuda_footprint(
     passes: int,
     given_as: GivenAs | None,
 ) -> Footprint:
-    """Reserved, not allocated, is what the device must have: private pools of CUDA graphs are in it."""
+    """Reserved, not allocated, is what the device must have: private pools of CUDA graphs are in it.
+
+    The inputs that a pass is given are made for it alone, so that they are there once, as a caller has them. What they
+    hold is taken off, as far as more was reserved for it; what those segments have left is not, since calls work in it.
+    """
     import torch
 
     _release("cuda")
-    other = max(0, _cuda_other_bytes() - mark.device_other_bytes)
-    idle = torch.cuda.memory_reserved() + other
-    every = [_one_pass(call, samples, given_as) for _ in range(passes)]
-    reserved, allocated = torch.cuda.memory_reserved(), torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    for run in every:
+    own = None if mark.of_all else own_cuda_bytes()
+    told = own is not None or mark.of_all  # else NVML told at the mark, and does not now
+    other = max(0, _cuda_other_bytes(own) - mark.device_other_bytes) if told else 0
+    reserved = torch.cuda.memory_reserved()
+    peak = allocator_peak = 0
+    for _ in range(passes):
+        before = torch.cuda.memory_allocated()
+        run = _one_pass(call, samples, given_as)
+        given, grown = torch.cuda.memory_allocated() - before, torch.cuda.memory_reserved() - reserved
+        torch.cuda.reset_peak_memory_stats()
         run()
-    torch.cuda.synchronize()
-    return Footprint(
-        idle_bytes=idle,
-        peak_bytes=torch.cuda.max_memory_reserved() - reserved,
-        allocator_peak_bytes=torch.cuda.max_memory_allocated() - allocated,
-    )
+        torch.cuda.synchronize()
+        peak = max(peak, torch.cuda.max_memory_reserved() - reserved - min(given, grown))
+        allocator_peak = max(allocator_peak, torch.cuda.max_memory_allocated() - before - given)
+        del run
+    return Footprint(idle_bytes=reserved + other, peak_bytes=peak, allocator_peak_bytes=allocator_peak)
 
 
-def _cuda_other_bytes() -> int:
-    """Of this process by NVML's word; without it of the device, where a neighbour that comes or goes is counted too."""
+def _cuda_other_bytes(own: int | None) -> int:
+    """Of this process by NVML's word, ``own``; without it of the device, where a neighbour that comes or goes is
+    counted too."""
     import torch
 
-    own = own_cuda_bytes()
     return (cuda_bytes_of_all() if own is None else own) - torch.cuda.memory_reserved()
 
 

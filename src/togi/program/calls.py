@@ -24,6 +24,7 @@ from togi.subject.common_structure import without_counts
 from togi.subject.inputs import Inputs
 from togi.subject.state import STATE, State
 from togi.subject.structure import Structure
+from togi.torch_internals.cuda import wait_for_device
 from togi.torch_internals.modules import hooks_noted
 
 _MOST_CALLS = 500_000
@@ -66,10 +67,12 @@ class _CallTree:
         if index is None:
             return run(*args, **kwargs)
         at.append(index)
+        wait_for_device()  # what was queued before is none of its time
         began = time.perf_counter()
         try:
             return run(*args, **kwargs)
         finally:
+            wait_for_device()
             ended = time.perf_counter()
             at.pop()
             self._count(index, began, ended, outermost=len(at) == 1)
@@ -136,9 +139,11 @@ def record_tree(program: nn.Module, samples: Sequence[Inputs]) -> ProgramTree:
 def _run(program: nn.Module, sample: Inputs, call: InsteadOfCall) -> float:
     """Seconds that it took."""
     inputs = sample.clone()
+    wait_for_device()
     began = time.perf_counter()
     with watched(call, outermost=program):
         program(*inputs.args, **inputs.kwargs)
+    wait_for_device()
     return time.perf_counter() - began
 
 
@@ -263,8 +268,10 @@ def record_inputs(
         seen_calls, state = watched_modules[id(module)]
         inputs = Inputs(args, kwargs if state is None else {**kwargs, STATE: state.read()})
         form, before = seen_calls.see(inputs), inputs.tensors()
+        wait_for_device()
         began = time.perf_counter()
         output = run(*args, **kwargs)
+        wait_for_device()
         seconds = time.perf_counter() - began
         if state is not None:
             inputs.kwargs[STATE].update(state.read())

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from togi.core.quantities import first_line
 from togi.machine.limits import available_bytes
 from togi.script.records import ModuleCalls, ScriptReport
 from togi.script.watched import CallTally, WatchedModule, bytes_by_device
+from togi.torch_internals.cuda import wait_for_device
 from togi.torch_internals.module_calls import watch_outermost_calls
 from togi.torch_internals.modules import is_replica
 from togi.torch_internals.script import is_traced
@@ -72,10 +74,12 @@ class ScriptWatcher:
         if watched is not None and watched.leaves_out(module):
             return run(module, *args, **kwargs)
         watched, tally = self._tally(module, args, kwargs)
+        _wait()  # what was queued on a GPU before is none of its time
         began = time.perf_counter()
         try:
             return run(module, *args, **kwargs)
         finally:
+            _wait()
             seconds = time.perf_counter() - began
             if self._watching:  # a process that was forked inside of a call has a lock that nobody releases
                 with self._lock:
@@ -174,6 +178,12 @@ class ScriptWatcher:
             called_with=watched.called_with(),
             reason=watched.why_not() or (_SMALL if small else ""),
         )
+
+
+def _wait() -> None:
+    """For a GPU. What has failed there is raised where the script meets it."""
+    with suppress(RuntimeError):
+        wait_for_device()
 
 
 def _free_bytes(device: torch.device) -> float:

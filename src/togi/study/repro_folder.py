@@ -56,7 +56,15 @@ def read(name):
     return [[found[s][p] for p in sorted(found[s])] for s in sorted(found)]
 
 
-samples, expected = read("inputs.safetensors"), read("expected.safetensors")
+def wait():
+    """A GPU works on after a call returns."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+devices = {devices}
+samples = [[t.to(device) for t, device in zip(s, devices)] for s in read("inputs.safetensors")]
+expected = read("expected.safetensors")
 program = torch.export.load(here / "model.pt2")
 {settings}
 with {context}():
@@ -65,12 +73,14 @@ with {context}():
     for number, (inputs, wanted) in enumerate(zip(samples, expected)):
         outputs = run(*inputs)
         for position, (found, want) in enumerate(zip(outputs, wanted)):
-            error = (found.double() - want.double()).norm() / want.double().norm().clamp_min(1e-300)
+            error = (found.cpu().double() - want.double()).norm() / want.double().norm().clamp_min(1e-300)
             print(f"sample {{number}}, output {{position}}: relative error {{error:.2e}}")
         times = []
         for _ in range(20):
+            wait()
             began = time.perf_counter()
             run(*inputs)
+            wait()
             times.append(time.perf_counter() - began)
         print(f"sample {{number}}: {{1e3 * sorted(times)[10]:.3f}} ms (median of 20)")
 '''
@@ -101,7 +111,8 @@ def _write(recipe: Recipe, start: Candidate, subject: str, folder: Path) -> None
     save_exported(program, folder / "model.pt2")
     save_file(_named(start.flat_samples()), folder / "inputs.safetensors")
     save_file(_named(_eager_outputs(start)), folder / "expected.safetensors")
-    (folder / "repro.py").write_text(_script(recipe, subject, settings, lines, prefix), encoding="utf-8")
+    script = _script(recipe, subject, settings, lines, prefix, start.signature.devices)
+    (folder / "repro.py").write_text(script, encoding="utf-8")
 
 
 def _check_options(recipe: Recipe) -> None:
@@ -153,7 +164,8 @@ def _named(samples: Sequence[Sequence[Tensor]]) -> dict[str, Tensor]:
     }
 
 
-def _script(recipe: Recipe, subject: str, settings: str, lines: str, prefix: Recipe) -> str:
+def _script(recipe: Recipe, subject: str, settings: str, lines: str, prefix: Recipe, devices: Sequence[str]) -> str:
+    """``devices``: of every flat input."""
     needed = [p.distribution for c in recipe.choices for p in technique(c.technique).packages]
     return _SCRIPT.format(
         label=_quoted(recipe.label),
@@ -162,6 +174,7 @@ def _script(recipe: Recipe, subject: str, settings: str, lines: str, prefix: Rec
         packages="".join(f", {name}" for name in needed),
         rewritten=f", after {_quoted(prefix.label)}" if prefix.choices else "",
         settings=settings,
+        devices=list(devices),
         context=_context(recipe),
         engine="\n".join(f"    {line}" for line in lines.splitlines()),
     )

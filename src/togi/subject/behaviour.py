@@ -173,7 +173,7 @@ class GeneratorStates:
     def now(cls) -> Self:
         numpy = sys.modules.get("numpy")
         return cls(
-            torch_states=(torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in _cuda_devices())),
+            torch_states=(torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in cuda_devices())),
             python=random.getstate(),
             arrays=numpy.random.get_state() if numpy else None,
         )
@@ -206,7 +206,10 @@ def _of_numpy(state: Any) -> tuple[Any, ...]:
     return words.tobytes(), *rest
 
 
-def _cuda_devices() -> range:
+def cuda_devices() -> range:
+    """The CUDA devices whose generators this process may draw from: none where CUDA has not begun in it. Given these,
+    ``torch.random.fork_rng`` does not begin it for what runs on the CPU, as it does by itself where there is a device:
+    that takes seconds and memory, and no process can be forked from this one any more."""
     return range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)  # type: ignore[no-untyped-call]
 
 

@@ -42,6 +42,25 @@ def in_bad_fork() -> bool:
     return bool(torch.cuda._is_in_bad_fork())
 
 
+def wait_for_device() -> None:
+    """Return when a GPU has done all that it was given, if this process uses one: a call returns before, and what a
+    clock says then is how long it took to queue. Not while a CUDA graph is captured, which a wait would break."""
+    if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()
+
+
+def device_answers() -> bool:
+    """Return whether CUDA still answers in this process. After an illegal access, or a failed assertion in a kernel, it
+    does not: every later call raises that error again."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return True
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return False
+    return True
+
+
 @contextmanager
 def devices_counted_by(ask: Callable[[Callable[[], int]], int]) -> Iterator[None]:
     """Inside, ``ask`` is given the function by which torch asks NVML how many CUDA devices this process may use (-1: it

@@ -7,8 +7,9 @@ import random
 import statistics
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from togi.core.quantities import a_type, milliseconds, parse_duration, parse_siz
 from togi.footprint.fit.plan import NO_AUTOCAST, Plan
 from togi.footprint.fit.result import FitResult
 from togi.footprint.requests import FitRequest
+from togi.subject.behaviour import cuda_devices
 from togi.subject.inputs import Inputs
 from togi.torch_internals.tensors import tensors_of
 from togi.worker.footprint_calls import FIT
@@ -29,6 +31,8 @@ from togi.worker.hand_over import handed_over
 
 LOOKED_AT = 8
 """Batches of which the largest is planned: the memory of a step goes by its batch."""
+_TIMED = 1000
+"""The latest steps, of which the median is told."""
 _OPTIMIZERS = {torch.optim.AdamW: "adamw", torch.optim.Adam: "adam"}
 
 
@@ -43,8 +47,10 @@ class MemoryBudget:
         """Of the planning; None where the plan was read from its file."""
         self.plan: Plan | None = None
         self._module: nn.Module | None = None
-        self._began: float | None = None
-        self._steps_ms: list[float] = []
+        self._began: Any = None
+        self._times: deque[tuple[Any, Any]] = deque(maxlen=_TIMED)
+        """When steps began and ended (``_now``)."""
+        self._steps = 0
 
     def begin(
         self,
@@ -67,7 +73,8 @@ class MemoryBudget:
                 training.
         """
         self.end()  # of a training that was interrupted: some trainers tell no callback of that
-        self._steps_ms, self._began = [], None
+        self._times.clear()
+        self._steps, self._began = 0, None
         if self.plan_file is not None and self.plan_file.exists():
             left_bytes = self.memory_bytes - _kept_bytes(module, accumulates)
             self.plan = _read(self.plan_file, autocast or NO_AUTOCAST, left_bytes)
@@ -103,12 +110,23 @@ class MemoryBudget:
         return self.result.plan.model_copy(update={"subject": name})
 
     def step_begins(self) -> None:
-        self._began = time.perf_counter()
+        self._began = self._now()
 
     def step_ends(self) -> None:
         if self._began is not None:
-            self._steps_ms.append((time.perf_counter() - self._began) * 1e3)
+            self._times.append((self._began, self._now()))
+            self._steps += 1
             self._began = None
+
+    def _now(self) -> Any:
+        """This moment. On a GPU the host only starts what a step takes, and nobody is to wait for it: there it is an
+        event among what the device has to do."""
+        device = None if self._module is None else next(self._module.parameters()).device
+        if device is None or device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(device))
+        return event
 
     def end(self) -> None:
         """Take the plan away, and say what steps took under it."""
@@ -116,19 +134,27 @@ class MemoryBudget:
             return
         self.plan.remove(self._module)
         self._module = None
-        if self._steps_ms and self.plan.policies:
-            self.say(
-                f"{plural(len(self._steps_ms), 'step')} under the plan took {milliseconds(self.step_ms)} in the median"
-            )
+        if self._times and self.plan.policies:
+            with suppress(RuntimeError):  # of a device that has failed: what ended the training tells more
+                took = milliseconds(self.step_ms)
+                self.say(f"{plural(self._steps, 'step')} under the plan took {took} in the median")
 
     @property
     def step_ms(self) -> float:
-        """The median of the steps so far."""
-        return statistics.median(self._steps_ms)
+        """The median of the latest steps."""
+        return statistics.median(_ms_between(began, ended) for began, ended in self._times)
 
     def say(self, text: str) -> None:
         """To whoever watches the training."""
         print(printable(f"togi: {text}"), file=sys.stderr)
+
+
+def _ms_between(began: Any, ended: Any) -> float:
+    """Of two moments of ``MemoryBudget._now``."""
+    if isinstance(began, float):
+        return (ended - began) * 1e3
+    ended.synchronize()
+    return float(began.elapsed_time(ended))
 
 
 def _kept_bytes(module: nn.Module, accumulates: bool) -> int:
@@ -195,7 +221,7 @@ def _random_states_kept() -> Iterator[None]:
     """Of torch, ``random`` and numpy, which a dataset may draw from."""
     numpy = sys.modules.get("numpy")
     python_state, numpy_state = random.getstate(), numpy.random.get_state() if numpy is not None else None
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(cuda_devices()):
         try:
             yield
         finally:

@@ -62,6 +62,10 @@ _FEWEST_TOGETHER = 3
 """Inputs of one form are asked together from so many on ..."""
 _ALONE_SHARE = 0.5
 """... and each of them alone in so much of the time."""
+_CPU_CANNOT_TELL = (
+    "no values beyond the samples were asked for: the CPU cannot run the original, and on a GPU an index out of range "
+    "would end the process"
+)
 _AS_MADE = Rung("values of other calls", (), Domain())
 
 
@@ -253,7 +257,10 @@ class _Climb:
         """Ask again where the original jumps: between the values shown, then as far as the ladders were climbed."""
         until = max(self.began + self.limit_s, self.clock() + self.limit_s / 4)
         self.steering = Steering(
-            self.jury.original.run, self.jury.original.run_in_float64, lambda: self.clock() < until
+            self.jury.original.run,
+            self.jury.original.run_in_float64,
+            lambda: self.clock() < until,
+            check=self.jury.original.check,
         )
         self.steering.look(self.samples[0])
         for i, values in shown.items():
@@ -376,6 +383,9 @@ class _Climb:
         for verdict in verdicts:
             found[verdict] += 1
             if verdict is Verdict.WRONG:
+                return verdict
+            if verdict is Verdict.UNASKED:
+                self.notes[_CPU_CANNOT_TELL] = None
                 return verdict
             if found[Verdict.ILLEGAL] > _MOST_RAISES and set(found) == {Verdict.ILLEGAL}:
                 break

@@ -17,10 +17,11 @@ from torch import Tensor
 from togi.decide.faithful import within
 from togi.subject.inputs import Inputs
 from togi.subject.plain_tensors import plain
+from togi.torch_internals.cuda import device_answers
 from togi.verify.compare import continuous, hides, identical
 from togi.verify.float64 import wide
 from togi.verify.observe import Named, Observation
-from togi.verify.original import Original
+from togi.verify.original import CpuCannotTell, Original
 from togi.verify.output_structure import unlike
 from togi.verify.probes import Rung
 from togi.verify.reference import branched
@@ -37,7 +38,7 @@ class Verdict(enum.Enum):
     ILLEGAL = "illegal"
     """The original raises on it."""
     UNASKED = "unasked"
-    """No time was left, so nothing is proven of it."""
+    """No time was left, or the original could not be asked, so nothing is proven of it."""
 
 
 @dataclass
@@ -49,14 +50,19 @@ class Jury:
     max_units: float
 
     def verdict(self, given: Inputs, rung: Rung) -> Verdict:
+        """Raises what the program raises where the device is lost by it: no later answer would say anything."""
         with torch.no_grad():
             try:
                 eager = self.original.answer(given)
+            except CpuCannotTell:
+                return Verdict.UNASKED
             except Exception:  # foreign code: a model's forward may raise anything
                 return Verdict.ILLEGAL
             try:
                 answer = self.original.observe(self.call, given)
             except Exception:  # foreign code: an engine that refuses answers nothing wrong
+                if not device_answers():
+                    raise
                 return Verdict.REFUSED
             return Verdict.RIGHT if self._same(given, answer, eager, rung) else Verdict.WRONG
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,6 +26,12 @@ from togi.verify.units import NUDGES_FEW
 
 _KEPT_BYTES = 64 << 20
 """Of answers, all together."""
+CPU_CANNOT = re.compile("allocate memory|not implemented for|on the same device")
+"""What is said where the CPU cannot run a module of a GPU, whatever its values are."""
+
+
+class CpuCannotTell(Exception):
+    """Whether a call is legal cannot be asked without the risk that the device is lost."""
 
 
 @dataclass
@@ -42,11 +49,11 @@ class Original:
     _on_cpu: nn.Module | None = None
 
     def answer(self, given: Inputs) -> Observation:
-        """Plain eager's. Raises what the original raises: such a call is illegal."""
+        """Plain eager's. Raises what the original raises: such a call is illegal; CpuCannotTell as ``check``."""
         key = _values(given)
         if key in self._answers:
             return self._answers[key]
-        self._try_on_cpu_first(given)
+        self.check(given)
         seen = self.observe(self.module, given)
         if key is not None:
             self._keep(key, seen)
@@ -57,8 +64,7 @@ class Original:
         return observe(call, given, self.signature, seed=self.seed, varying=self.varying)
 
     def run(self, given: Inputs) -> None:
-        """One call and nothing else, so that its operators can be watched."""
-        self._try_on_cpu_first(given)
+        """One call and nothing else, so that its operators can be watched. ``check`` it before."""
         self.module(*given.args, **given.kwargs)
 
     def run_in_float64(self, given: Inputs) -> None:
@@ -104,14 +110,25 @@ class Original:
             self._wide = widened(self.module, self.signature.device)
         return self._wide
 
-    def _try_on_cpu_first(self, given: Inputs) -> None:
-        """An index out of range raises on the CPU, but on a GPU it ends the process's use of the device."""
+    def check(self, given: Inputs) -> None:
+        """Try a call of a GPU on the CPU first: an index out of range raises there, but on a GPU it ends the process's
+        use of the device.
+
+        Raises what the original raises; CpuCannotTell where the CPU cannot run it.
+        """
         if self.signature.device == "cpu" or not any(map(may_be_index, given.tensors())):
             return
-        if self._on_cpu is None:
-            self._on_cpu = copy.deepcopy(self.module).to("cpu")
-        on_cpu = given.to("cpu")
-        self._on_cpu(*on_cpu.args, **on_cpu.kwargs)
+        try:
+            if self._on_cpu is None:
+                self._on_cpu = copy.deepcopy(self.module).to("cpu")
+            on_cpu = given.to("cpu")
+            self._on_cpu(*on_cpu.args, **on_cpu.kwargs)
+        except (MemoryError, NotImplementedError) as error:
+            raise CpuCannotTell from error
+        except RuntimeError as error:
+            if CPU_CANNOT.search(str(error)):
+                raise CpuCannotTell from error
+            raise
 
 
 def _values(given: Inputs) -> bytes | None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from togi.core.quantities import first_line
+from togi.subject.behaviour import cuda_devices
 from togi.subject.inputs import Inputs
 from togi.subject.plain_tensors import plain
 from togi.torch_internals.float32 import ieee_float32
@@ -72,7 +73,7 @@ class OwnError:
 def seeded_outputs(module: nn.Module, sample: Inputs, seed: int) -> tuple[list[Tensor], Any]:
     """Tensors that one pass without autograd returns, and the structure around them (comparable with ``==``). Float32
     is multiplied in IEEE float32: what is compared is the arithmetic, not TensorFloat-32's rounding."""
-    with torch.no_grad(), ieee_float32(), torch.random.fork_rng():
+    with torch.no_grad(), ieee_float32(), torch.random.fork_rng(cuda_devices()):
         torch.manual_seed(seed)
         return outputs_in(module(*sample.args, **sample.kwargs))
 

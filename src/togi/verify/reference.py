@@ -9,8 +9,8 @@ besides one input on the CPU.
 from __future__ import annotations
 
 import copy
+import functools
 import math
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,6 +40,7 @@ from togi.verify.float64 import (
 from togi.verify.leaves import input_tensors, may_be_index
 from togi.verify.metric import AskedMetric, Metric
 from togi.verify.observe import Observation, ObservedCalls, observe, overlaps
+from togi.verify.original import CPU_CANNOT
 from togi.verify.repeatability import varying, with_repeatability
 from togi.verify.truth import OriginalAnswer, Truth, TruthFacts, answer_of
 from togi.verify.units import FEW, NUDGES_FEW, epsilon_of, leaf_error, needs_nudges, units_of
@@ -61,8 +62,6 @@ _SHOWS_NOTHING = (
 )
 _MOST_NAMED = 5
 """So many parts that are left out are named, each in a note."""
-
-_CPU_CANNOT = re.compile("allocate memory|not implemented for")
 
 
 def make_truth(
@@ -111,6 +110,8 @@ class _Making:
     notes: list[str] = field(default_factory=list)
     varying: tuple[str, ...] = ()
     """As in ``TruthFacts``; found out first."""
+    tried: set[int] = field(default_factory=set)
+    """Inputs that the CPU took."""
 
     def truth(self, metric: AskedMetric | None) -> Truth:
         with ieee_float32():
@@ -207,16 +208,23 @@ class _Making:
     def _try_on_cpu_first(self, i: int, one: Inputs) -> None:
         """An index out of range raises on the CPU, but on a GPU it ends the process's use of the device. Inputs without
         integers hold none, and large models take the CPU long."""
-        if self.device == "cpu" or i < self.samples or not any(map(may_be_index, one.tensors())):
+        if self.device == "cpu" or i < self.samples or i in self.tried or not any(map(may_be_index, one.tensors())):
             return
         try:
-            with float64_arithmetic():
-                widened(self.module)(*widened_inputs(one).args, **widened_inputs(one).kwargs)
+            given = widened_inputs(one)
+            with float64_arithmetic(), kept_buffers(self._on_cpu):
+                self._on_cpu(*given.args, **given.kwargs)
+            self.tried.add(i)
         except (MemoryError, NotImplementedError):
             return
         except RuntimeError as error:
-            if not _CPU_CANNOT.search(str(error)):
+            if not CPU_CANNOT.search(str(error)):
                 raise
+
+    @functools.cached_property
+    def _on_cpu(self) -> nn.Module:
+        """In float64: made once, since copying a large module takes as long as running it."""
+        return widened(self.module)
 
     def _copy(self) -> nn.Module:
         try:

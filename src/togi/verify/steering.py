@@ -32,11 +32,13 @@ Run = Callable[[Inputs], None]
 
 @dataclass
 class Steering:
-    """``run`` calls the original, ``in_float64`` the original in float64, which may raise where it has no such form."""
+    """``run`` calls the original, ``in_float64`` the original in float64, which may raise where it has no such form.
+    ``check`` raises where a call must not be run, and is not watched."""
 
     run: Run
     in_float64: Run
     may_go_on: Callable[[], bool]
+    check: Run = lambda _: None
     cut_short: bool = False
     """It had to stop for lack of time."""
     _sample: Sequence[Jump] = ()
@@ -86,6 +88,11 @@ class Steering:
         """The jumps of one call by their number, if they depend on what differs from the sample; as far as float64
         lands on the same steps. None where the original, or float64, does not do with it what it did with the
         sample."""
+        try:
+            with torch.no_grad():
+                self.check(given)
+        except Exception:  # foreign code: the values are illegal
+            return None
         watch = _watched(self.run, given)
         if watch is None or not _alike(watch.jumps, self._sample):
             return None

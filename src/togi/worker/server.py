@@ -107,15 +107,22 @@ def _load(config: ServerConfig) -> Any:
     torch.manual_seed(config.seed)
     if config.subject.kind in ("locator", "live"):  # the user's modules are found as in the user's own process
         sys.path[:] = [*config.subject.path, *(p for p in sys.path if p not in config.subject.path)]
+    return subject_with_data(config)
+
+
+def subject_with_data(config: ServerConfig) -> Any:
+    """The subject with calibration, metric and data: all of them are the user's files, which may ask for devices."""
+    from togi.worker.forking import counting_devices_in_forks
+
     with counting_devices_in_forks():
         subject = load_subject(config.subject)
-    if subject is None:
-        return None
-    if config.calibration:
-        subject = with_calibration_of(subject, config)
-    if config.needs_metric:
-        subject = with_metric(subject, config)
-    return with_validation(subject, config) if config.needs_data else subject
+        if subject is None:
+            return None
+        if config.calibration:
+            subject = with_calibration_of(subject, config)
+        if config.needs_metric:
+            subject = with_metric(subject, config)
+        return with_validation(subject, config) if config.needs_data else subject
 
 
 def _with_threads_of_subject(config: ServerConfig) -> ServerConfig:

@@ -47,6 +47,7 @@ class TrialJob(ChildJob[messages.AnyTrial]):
             metric = self.whole.metric if isinstance(self.whole, Subject) and self.job.part is None else None
             report = self._judged(self.check.verify(metric, self.callers))
             self.channel.send(messages.Verified(report=report, notes=tuple(self.contender.notes_of_calls())))
+        self.contender.mark.stops()
         self.channel.send(messages.Ready())
         while True:
             self.obey(self.channel.receive(messages.TO_TRIAL))
@@ -88,29 +89,36 @@ class TrialJob(ChildJob[messages.AnyTrial]):
         return self.surveyed.signature
 
     def obey(self, message: messages.ToTrial) -> None:
+        """Do what is asked for. The parent stops this process as soon as it is answered, and others run."""
+        self.contender.mark.goes_on()
+        answer = self._answer(message)
+        self.contender.mark.stops()
+        self.channel.send(answer)
+
+    def _answer(self, message: messages.ToTrial) -> messages.ChildAnswer:
         match message:
             case messages.Warm():
                 self.enter("warm")
                 warmed = self.measuring.warm(message.limit_s)
                 if self.job.check and self.check.first_call_ms is not None:
                     warmed = warmed.model_copy(update={"first_call_ms": self.check.first_call_ms})
-                self.channel.send(warmed)
+                return warmed
             case messages.TakeTurn():
                 self.phase = "measure"
-                self.channel.send(self.measuring.turn(message.passes))
+                return self.measuring.turn(message.passes)
             case messages.MeasureFootprint():
                 self.enter("memory")
-                self.channel.send(self.measuring.footprint())
+                return self.measuring.footprint()
             case messages.MeasurePhases():
                 raise NotImplementedError("a call has none of the phases of a training step")
             case messages.AskAtOnce():
                 self.enter("verify")
-                self.channel.send(self.check.asked_at_once(message.callers))
+                return self.check.asked_at_once(message.callers)
             case messages.Rest():
                 give_back_cache(self.config.device)
-                self.channel.send(messages.Rested())
+                return messages.Rested()
             case messages.Save():
                 self.enter("save")
-                self.channel.send(self.contender.save(Path(message.folder), self.check, message.ask_s))
+                return self.contender.save(Path(message.folder), self.check, message.ask_s)
             case _:
                 assert_never(message)

@@ -26,6 +26,7 @@ from togi.footprint.in_child import fit
 from togi.footprint.requests import FitRequest
 from togi.footprint.step import Step, make_step, mean_of_outputs
 from togi.subject.inputs import Inputs, Subject
+from togi.verify.own_error import seeded_outputs
 
 MIB = 1 << 20
 
@@ -194,6 +195,22 @@ def test_a_planned_step_beyond_the_noise_is_distinguished_from_one_within_it() -
     assert not compare(outcome(1.0), outcome(1 + 4e-6), noise).within_noise
     assert not compare(outcome(1.0), outcome(1 + 2e-7)).within_noise
     assert noise_between([outcome(1.0), outcome(1.1)]) is None
+
+
+def test_what_runs_on_the_cpu_begins_no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is a device, forking torch's generators by itself does."""
+
+    def begun(*_: Any) -> Any:
+        raise AssertionError("CUDA was begun")
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", begun)
+    torch.manual_seed(1)
+    before, module = torch.get_rng_state(), nn.Dropout()
+    with same_start(module, 0):
+        module(torch.ones(3))
+    seeded_outputs(module, Inputs((torch.ones(3),)), 0)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_numbers_that_the_device_draws_are_part_of_the_random_state(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from togi.core.errors import FitError
 from togi.footprint.account.allocator_events import rise_bytes
 from togi.footprint.step import Step
-from togi.subject.behaviour import SavedBuffers
+from togi.subject.behaviour import SavedBuffers, cuda_devices
 from togi.torch_internals.layouts import NoStorage, storages_of
 from togi.torch_internals.tensors import storage_key
 
@@ -28,7 +28,7 @@ def same_start(module: nn.Module, seed: int, moved: Collection[str] = ()) -> Ite
     """
     state, without = SavedBuffers(module), [p for p in module.parameters() if p.grad is None]
     values = {name: p.detach().clone() for name, p in module.named_parameters() if name in moved}
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(cuda_devices()):
         torch.manual_seed(seed)
         try:
             yield

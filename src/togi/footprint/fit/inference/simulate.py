@@ -22,6 +22,7 @@ from togi.footprint.fit.policies import Chunk
 from togi.footprint.prediction.cpu import AllocationProbe, AllocatorPeak, highest_peak
 from togi.footprint.prediction.fake_run import RunRecorder
 from togi.footprint.step import Step, fake_copy
+from togi.subject.behaviour import cuda_devices
 from togi.torch_internals.modules import ModuleTracker, Where
 from togi.torch_internals.tensors import storage_key, tensors_of
 
@@ -61,7 +62,7 @@ class Simulation:
         recording = RunRecorder(where=stacks.now)
         recording.add_step(self.step)
         try:
-            with torch.random.fork_rng(), tracker.following(), recording, self.mode or nullcontext():
+            with torch.random.fork_rng(cuda_devices()), tracker.following(), recording, self.mode or nullcontext():
                 self.step.run()
         finally:
             restore(parts)
@@ -155,7 +156,7 @@ def sites_of(simulation: Simulation) -> dict[str, Site]:
     """The modules that were called, by name; one pass of the simulation's step."""
     module = simulation.step.module
     sites = {name: Site(name, part) for name, part in module.named_modules()}
-    with _following(sites), torch.random.fork_rng(), simulation.mode or nullcontext():
+    with _following(sites), torch.random.fork_rng(cuda_devices()), simulation.mode or nullcontext():
         simulation.step.run()
     called = {name: site for name, site in sites.items() if site.calls}
     for site in called.values():

@@ -20,9 +20,10 @@ from togi.footprint.fit.training.observe import Observed, observe, watched_by
 from togi.footprint.fit.training.recompute import Operation, StoredValue
 from togi.footprint.fit.training.recording import ForwardRecording
 from togi.footprint.fit.training.saved_tensors import SavedTensorHooks
-from togi.footprint.step import Step, fake_copy, wait_for_device
+from togi.footprint.step import Step, fake_copy
 from togi.footprint.storage_tracker import StorageLifetime, StorageTracker
 from togi.torch_internals.autograd import top_saved_tensor_hooks
+from togi.torch_internals.cuda import wait_for_device
 from togi.torch_internals.profiler import memory_profile
 
 

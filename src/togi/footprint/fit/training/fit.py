@@ -20,6 +20,7 @@ from togi.footprint.fit.training.micro_batch_proof import MicroBatchProof, judge
 from togi.footprint.fit.training.micro_batches import accumulated
 from togi.footprint.fit.training.planner import TrainingPlanner
 from togi.footprint.step import Step
+from togi.subject.behaviour import cuda_devices
 from togi.subject.inputs import Inputs
 from togi.subject.micro_batches import rows_of
 from togi.subject.training import Snapshot, TrainingStep, mean_of_outputs
@@ -114,7 +115,7 @@ def plan_to_keep(training: TrainingStep, keep: float, *, seed: int = 0) -> Plan:
 def load_planner() -> None:
     """Load what planning needs and then stays in the process (fake tensors, the profiler), by a plan of next to
     nothing."""
-    with torch.random.fork_rng(), suppress(FitError):
+    with torch.random.fork_rng(cuda_devices()), suppress(FitError):
         module = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
         plan_to_keep(TrainingStep(module=module, samples=(Inputs((torch.ones(64, 64),)),), loss=mean_of_outputs), 0.0)
 

@@ -24,6 +24,7 @@ from togi.footprint.fit.training.recording import ForwardRecording
 from togi.footprint.fit.training.saved_tensors import RecomputedTensor, SavedTensorHooks
 from togi.footprint.step import Step
 from togi.footprint.storage_tracker import StorageLifetime, StorageTracker
+from togi.subject.behaviour import cuda_devices
 from togi.torch_internals.modules import ModuleTracker
 from togi.torch_internals.tensors import storage_key, tensors_of
 
@@ -88,7 +89,7 @@ def observe(step: Step, milliseconds: dict[str, float]) -> Observed:
     def hooks() -> SavedTensorHooks:
         return _Observer(tracker, calls, lambda: running.now().module)
 
-    with torch.random.fork_rng(), running.following(), tracker, watched_by(module, hooks):
+    with torch.random.fork_rng(cuda_devices()), running.following(), tracker, watched_by(module, hooks):
         step.train_once()
     module.zero_grad()
     for call in calls:

@@ -27,8 +27,8 @@ from togi.footprint.fit.policies import Action, SavePolicy
 from togi.footprint.fit.training.recompute import Slot, StoredValue, flat, recompute
 from togi.footprint.fit.training.recording import ForwardRecording, PlannedRecording
 from togi.footprint.fit.training.repeats import Repeats
-from togi.footprint.step import wait_for_device
 from togi.torch_internals.autograd import is_transformed, saved_tensor_hooks_allowed, top_saved_tensor_hooks, version_of
+from togi.torch_internals.cuda import wait_for_device
 
 SMALLEST_BYTES = 4096
 """Below this, packing costs more than it brings."""
