@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from tests.artifact.exports import exporting_elsewhere
 from tests.artifact.forks import in_a_fork, needs_fork
 from togi.artifact.installed import Installed, installed_in
 from togi.artifact.installed import install as put_in
@@ -593,6 +594,7 @@ RECORDED: dict[str, Callable[[nn.Module, Tensor], Any]] = {
     "a trace": lambda model, x: torch.jit.trace(model, x, check_trace=False)(x),
     "an export": lambda model, x: torch.export.export(model, (x,)).module()(x),
     "operators": lambda model, x: make_fx(model)(x)(x),
+    "operators before autograd": lambda model, x: make_fx(model, pre_dispatch=True)(x)(x),
 }
 
 
@@ -613,6 +615,15 @@ def test_what_records_a_program_whose_originals_were_freed_hears_of_it() -> None
     put_in([part_of(model, Inputs((X,)))], model, keep_originals=False)
     with pytest.raises(TogiError, match=r"traced.*keep_originals=False"):
         torch.jit.trace(model, X)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_it_serves_while_another_thread_exports(keep: bool) -> None:
+    model = program()
+    expected = model(X)
+    with put_in([part_of(model, Inputs((X,)))], model, keep_originals=keep) as installed, exporting_elsewhere():
+        torch.testing.assert_close(model(X), expected)
+        assert installed.counts == {"part": (1, 0)}
 
 
 class OpaqueEngine(Engine):

@@ -43,12 +43,12 @@ _GRADIENTS_OF_WEIGHTS = (
 
 
 def is_observed() -> bool:
-    """Whether something traces, compiles, transforms or watches what runs now. It has to see the original's own
-    operators: of an engine it would see none, and take its answer for a constant. A forward-mode derivative would be
-    lost, without a word; under ``torch.func`` the engine would be given a wrapper round the real tensor."""
-    return (
-        torch.compiler.is_compiling() or is_traced() or is_transformed() or is_forward_mode() or bool(dispatch_modes())
-    )
+    """Whether something traces, compiles, transforms or watches what runs now in this thread. It has to see the
+    original's own operators: of an engine it would see none, and take its answer for a constant. A forward-mode
+    derivative would be lost, without a word; under ``torch.func`` the engine would be given a wrapper round the real
+    tensor."""
+    dynamo = torch.compiler.is_dynamo_compiling()  # ``is_compiling`` is true while any thread compiles or exports
+    return dynamo or is_traced() or is_transformed() or is_forward_mode() or bool(dispatch_modes())
 
 
 def _left_as_it_was(form: PartEngine, tensors: Sequence[Any]) -> bool:
