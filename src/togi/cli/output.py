@@ -10,8 +10,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-import typer
-
 from togi.core.errors import OutputExistsError, TogiError
 from togi.core.plain_files import NotPlainError, read_plain
 from togi.core.printable import printable, to_nobody
@@ -47,12 +45,14 @@ def for_readers(stream: IO[str]) -> Iterator[IO[str]]:
 
 def say(text: str) -> None:
     """A line on standard error."""
-    with for_readers(sys.stderr):
-        typer.echo(printable(text), err=True)
+    with for_readers(sys.stderr) as written:
+        print(printable(text), file=written, flush=True)
 
 
 def tell(text: str, *, end: str = "\n") -> None:
     """A result on standard output."""
+    import typer  # a script that is run has no results of togi, and cannot spare the time
+
     with for_readers(sys.stdout):
         typer.echo(printable(text) + end, nl=False)
 
