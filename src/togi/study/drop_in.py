@@ -33,6 +33,10 @@ from togi.subject.program import ProgramModule, find_module
 
 _TEXT_METHODS = {"SentenceTransformer": "encode"}
 """Modules of sentence-transformers whose users call a method with texts, by class."""
+_MOST_TEXTS = 32
+"""In one call: as many as the library puts into a batch. A longer list is a collection."""
+_OF_A_COLLECTION = ((1 / 8, 4), (1 / 2, 2), (7 / 8, 1))
+"""Where in the order of lengths the texts of a call lie, and how many: of long ones few, which cost most."""
 IN_FOLDER = f"optimized{SUFFIX}"
 """The artifact next to the files of a saved model."""
 
@@ -134,8 +138,18 @@ def _samples(inputs: Any, *, reads_text: bool) -> list[Inputs]:
         return [Inputs.of(sample) for sample in inputs]
     if _is_sample(inputs):
         return [Inputs.of(inputs)]
-    other = _of_other_length(inputs) if reads_text else None
-    return [Inputs((given,)) for given in (inputs, other) if given is not None]
+    calls = _calls_with(inputs) if reads_text else [inputs]
+    other = _of_other_length(calls[0]) if reads_text else None
+    return [Inputs((given,)) for given in (*calls, other) if given is not None]
+
+
+def _calls_with(texts: Any) -> list[Any]:
+    """What the calls of a study are given. A long list is a collection, all of which would take the time of the whole
+    study in every turn. Libraries make batches of it, of texts of like lengths, and so do these calls."""
+    if not isinstance(texts, list) or len(texts) <= _MOST_TEXTS or not all(isinstance(text, str) for text in texts):
+        return [texts]
+    by_length = sorted(texts, key=len)
+    return [by_length[int(place * len(texts)) :][:count] for place, count in _OF_A_COLLECTION]
 
 
 def _of_other_length(texts: Any) -> Any:
