@@ -29,7 +29,7 @@ from togi.subject.inputs import Inputs, Subject
 from togi.subject.leaves import is_array
 from togi.subject.nested import tensors_in
 from togi.subject.prepare import training_parts
-from togi.subject.program import ProgramModule, find_module
+from togi.subject.program import ProgramModule, find_module, is_called_otherwise
 
 _TEXT_METHODS = {"SentenceTransformer": "encode"}
 """Modules of sentence-transformers whose users call a method with texts, by class."""
@@ -183,6 +183,8 @@ def _program(obj: Any, *, with_texts: bool) -> nn.Module:
         obj = obj.forward
     if with_texts and isinstance(obj, nn.Module) and (method := _text_method(obj)):
         obj = getattr(obj, method)
+    elif isinstance(obj, nn.Module) and is_called_otherwise(obj):
+        obj = obj.__call__
     return obj if isinstance(obj, nn.Module) else ProgramModule(obj, in_parts=True)
 
 
