@@ -46,7 +46,8 @@ def for_readers(stream: IO[str]) -> Iterator[IO[str]]:
 def say(text: str) -> None:
     """A line on standard error."""
     with for_readers(sys.stderr) as written:
-        print(printable(text), file=written, flush=True)
+        written.write(f"{printable(text)}\n")  # a script that was run may have replaced print
+        written.flush()
 
 
 def tell(text: str, *, end: str = "\n") -> None:
@@ -70,8 +71,8 @@ def print_json(document: dict[str, Any], stream: IO[str] | None = None) -> None:
     from togi.render.json import dumps
 
     with for_readers(stream or sys.stdout) as written:
-        # a script that leaves by os._exit leaves nobody behind who flushes
-        print(dumps(document), end="", file=written, flush=True)
+        written.write(dumps(document))
+        written.flush()  # a script that leaves by os._exit leaves nobody behind who does
 
 
 def check_report_path(path: Path, force: bool) -> None:
