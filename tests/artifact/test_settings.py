@@ -257,6 +257,6 @@ EDITS: dict[str, Callable[[Any, pytest.MonkeyPatch], None]] = {
 @pytest.mark.parametrize("edit", EDITS)
 def test_an_edit_of_what_calls_name_is_seen(edit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module = helped()
-    assert list(settings_of(module)) == ["first"]
+    assert {"first", "second"} & set(settings_of(module)) == {"first"}
     EDITS[edit](type(module), monkeypatch)
-    assert list(settings_of(module)) == ["second"]
+    assert {"first", "second"} & set(settings_of(module)) == {"second"}

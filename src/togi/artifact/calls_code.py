@@ -50,56 +50,43 @@ def named_by_calls(classes: frozenset[type]) -> frozenset[str]:
     """Names that calls of modules of these classes use: of attributes, of globals, and in texts (``getattr(self,
     "scale")``). The functions that they name are followed, but for torch's; objects are asked for methods as modules
     are."""
-    return _named(classes).names_now()
+    return _known(classes).now()
 
 
 @functools.lru_cache(maxsize=32)  # copies of a block have the same
-def _named(classes: frozenset[type]) -> _NamedByCalls:
+def _known(classes: frozenset[type]) -> _NamedByCalls:
     return _NamedByCalls(classes)
 
 
 class _NamedByCalls:
-    """The names that calls use, and all that they follow from. A notebook (``%autoreload``, a cell that is run again)
-    puts other code into a function, other functions into a class, or another one under a global's name."""
+    """The names, and all that they follow from. A notebook (``%autoreload``, a cell that is run again) puts other code
+    into a function, other functions into a class, and another one under a global's name."""
 
     def __init__(self, classes: frozenset[type]) -> None:
-        self._bases = {base for cls in classes for base in cls.__mro__}
         self._classes = classes
         self._look()
 
-    def names_now(self) -> frozenset[str]:
-        if not self._are_the_same():
+    def now(self) -> frozenset[str]:
+        if not self._is_as_it_was():
             self._look()
         return self._names
 
     def _look(self) -> None:
-        self._codes: list[tuple[types.FunctionType, types.CodeType]] = []
-        self._globals: list[tuple[dict[str, Any], str, types.FunctionType | None]] = []
-        self._methods = {base: _methods_of(base) for base in self._bases}
-        names: set[str] = set()
-        seen: set[types.CodeType] = set()
-        open_ = [function for cls in self._classes for name in _ROOTS for function in _functions(cls, name)]
-        while open_:
-            function = open_.pop()
-            self._codes.append((function, function.__code__))
-            for code in codes_in(function.__code__):
-                if code in seen:
-                    continue
-                seen.add(code)
-                new = {*code.co_names, *(constant for constant in code.co_consts if isinstance(constant, str))} - names
-                names |= new
-                open_ += [method for name in new for cls in self._classes for method in _functions(cls, name)]
-                named = [(function.__globals__, name, _global(function.__globals__, name)) for name in code.co_names]
-                self._globals += named
-                open_ += [one for *_, one in named if one is not None and not _is_torchs(one)]
-        self._names = frozenset(names)
+        self.codes: list[tuple[types.FunctionType, types.CodeType]] = []
+        self.globals: list[tuple[dict[str, Any], str, types.FunctionType | None]] = []
+        self._methods = {base: _methods_of(base) for cls in self._classes for base in cls.__mro__}
+        self._names = _named(self._classes, self)
 
-    def _are_the_same(self) -> bool:
+    def _is_as_it_was(self) -> bool:
         return (
-            all(function.__code__ is code for function, code in self._codes)
-            and all(_global(namespace, name) is one for namespace, name, one in self._globals)
+            all(function.__code__ is code for function, code in self.codes)
+            and all(_global(namespace, name) is one for namespace, name, one in self.globals)
             and all(_methods_of(base) == methods for base, methods in self._methods.items())
         )
+
+
+def _methods_of(cls: type) -> dict[str, Any]:
+    return {name: member for name, member in vars(cls).items() if isinstance(member, _METHODS)}
 
 
 def _global(namespace: dict[str, Any], name: str) -> types.FunctionType | None:
@@ -107,8 +94,25 @@ def _global(namespace: dict[str, Any], name: str) -> types.FunctionType | None:
     return found if isinstance(found, types.FunctionType) else None
 
 
-def _methods_of(cls: type) -> dict[str, Any]:
-    return {name: member for name, member in vars(cls).items() if isinstance(member, _METHODS)}
+def _named(classes: frozenset[type], followed: _NamedByCalls) -> frozenset[str]:
+    """``followed``: takes what was looked at."""
+    names: set[str] = set()
+    seen: set[types.CodeType] = set()
+    open_ = [function for cls in classes for name in _ROOTS for function in _functions(cls, name)]
+    while open_:
+        function = open_.pop()
+        followed.codes.append((function, function.__code__))
+        for code in codes_in(function.__code__):
+            if code in seen:
+                continue
+            seen.add(code)
+            new = {*code.co_names, *(constant for constant in code.co_consts if isinstance(constant, str))} - names
+            names |= new
+            open_ += [method for name in new for cls in classes for method in _functions(cls, name)]
+            named = [(function.__globals__, name, _global(function.__globals__, name)) for name in code.co_names]
+            followed.globals += named
+            open_ += [one for *_, one in named if one is not None and not _is_torchs(one)]
+    return frozenset(names)
 
 
 def _members(cls: type, name: str) -> Iterator[Any]:
