@@ -247,6 +247,42 @@ def test_a_module_that_was_changed_answers_itself_and_says_so_once(
         assert torch.equal(found, model(X))
 
 
+def otherwise(module: Any, x: Tensor) -> Tensor:
+    return module.layers(x) / module.scale  # type: ignore[no-any-return]
+
+
+EDITS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "its code": lambda patch: patch.setattr(Body.forward, "__code__", otherwise.__code__),
+    "its method": lambda patch: patch.setattr(Body, "forward", otherwise),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_a_module_whose_code_was_edited_answers_itself(
+    live: tuple[Program, Installed], edit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``%autoreload`` does it."""
+    model, installed = live
+    before = model(X)
+    EDITS[edit](monkeypatch)
+    with pytest.warns(UserWarning, match=r"its code was edited \('.*forward'\)"):
+        found = model(X)
+    torch.testing.assert_close(found * 4, before)
+    monkeypatch.undo()
+    torch.testing.assert_close(model(X), before)
+    assert installed.counts == {"part": (3, 1)}
+
+
+def test_a_file_that_was_read_again_is_no_edit(
+    live: tuple[Program, Installed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, installed = live
+    monkeypatch.setattr(Body.forward, "__code__", Body.forward.__code__.replace(co_firstlineno=1000))
+    with warnings.catch_warnings(action="error"):
+        model(X)
+    assert installed.counts == {"part": (2, 0)}
+
+
 SETTINGS: dict[str, Callable[[Any], Any]] = {
     "scale": lambda block: setattr(block, "scale", 3.0),
     "adapters": lambda block: block.adapters.update(one=4.0),

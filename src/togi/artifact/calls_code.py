@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from togi.core.user_code import codes_in
+from togi.core.user_code import Origin, codes_in, origin
 
 FORWARD = "forward"
 _ROOTS = (FORWARD, "__call__")
@@ -74,15 +74,48 @@ class _NamedByCalls:
     def _look(self) -> None:
         self.codes: list[tuple[types.FunctionType, types.CodeType]] = []
         self.globals: list[tuple[dict[str, Any], str, types.FunctionType | None]] = []
-        self._methods = {base: _methods_of(base) for cls in self._classes for base in cls.__mro__}
+        self.methods = {base: _methods_of(base) for cls in self._classes for base in cls.__mro__}
         self._names = _named(self._classes, self)
 
     def _is_as_it_was(self) -> bool:
         return (
             all(function.__code__ is code for function, code in self.codes)
             and all(_global(namespace, name) is one for namespace, name, one in self.globals)
-            and all(_methods_of(base) == methods for base, methods in self._methods.items())
+            and all(_methods_of(base) == methods for base, methods in self.methods.items())
         )
+
+
+class UsersCode:
+    """The functions of the user's own that calls of modules of these classes run, as they are when this is made."""
+
+    def __init__(self, classes: frozenset[type]) -> None:
+        known = _known(classes)
+        known.now()
+        own = {f: code for f, code in known.codes if origin(code.co_filename) is Origin.USER}
+        self._codes = list(own.items())
+        methods = ((vars(base), name, one) for base, held in known.methods.items() for name, one in held.items())
+        named = {(id(namespace), name): (namespace, name, one) for namespace, name, one in known.globals}
+        self._places = [
+            (held_in, name, one) for held_in, name, one in (*methods, *named.values()) if _function_of(one) in own
+        ]
+
+    def edited(self) -> str:
+        """The name of a function that is another now, or has other code; empty where there is none."""
+        for position, (function, code) in enumerate(self._codes):
+            if function.__code__ is not code:
+                if not _is_alike(function.__code__, code):
+                    return function.__qualname__
+                self._codes[position] = function, function.__code__  # its file was read again, and it was not changed
+        return next((name for held_in, name, one in self._places if held_in.get(name) is not one), "")
+
+
+def _is_alike(one: types.CodeType, other: types.CodeType) -> bool:
+    """Wherever they stand."""
+    plain = [[c for c in code.co_consts if not isinstance(c, types.CodeType)] for code in (one, other)]
+    inner = [[c for c in code.co_consts if isinstance(c, types.CodeType)] for code in (one, other)]
+    if (one.co_code, one.co_names, repr(plain[0])) != (other.co_code, other.co_names, repr(plain[1])):
+        return False
+    return len(inner[0]) == len(inner[1]) and all(map(_is_alike, *inner))
 
 
 def _methods_of(cls: type) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import types
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -57,6 +58,12 @@ def _left_as_it_was(form: PartEngine, tensors: Sequence[Any]) -> bool:
     return not form.in_place and not any(type(tensor) is Deferred for tensor in tensors)
 
 
+def _forward_of(module: nn.Module) -> types.FunctionType | None:
+    """That of its class; None where it is no function."""
+    forward = getattr(type(module), "forward", None)
+    return forward if isinstance(forward, types.FunctionType) else None
+
+
 class Switch(FunctionStandIn):
     """Stands for the ``forward`` of one module: calls of the forms that were proven go to the engine."""
 
@@ -65,7 +72,7 @@ class Switch(FunctionStandIn):
         self.path = path
         self.name = path or "the program"
         self.module = module
-        self.original: Callable[..., Any] | None = original
+        self.original = original
         self.forms: tuple[PartEngine, ...] = ()
         self.plain: Callable[..., Any] | None = None
         """The original in settings of its own."""
@@ -91,6 +98,21 @@ class Switch(FunctionStandIn):
         self._state_names = tuple(state)
         self.watch_again()
         self.look_like(original)
+
+    @property
+    def original(self) -> Callable[..., Any] | None:
+        """What the module runs without it: the ``forward`` of its class, another one if the class has that by now, or
+        what stood in its place. None: it was freed."""
+        now = _forward_of(self.module) if self._is_of_class else None
+        if now is not None and now is not self._original.__func__:
+            self._original = types.MethodType(now, self.module)
+        return self._original  # type: ignore[no-any-return]
+
+    @original.setter
+    def original(self, original: Callable[..., Any] | None) -> None:
+        self._original: Any = original
+        bound = isinstance(original, types.MethodType) and original.__self__ is self.module
+        self._is_of_class = bound and self._original.__func__ is _forward_of(self.module)
 
     def watch_again(self) -> None:
         """From now on the engines answer for the module as it is."""
