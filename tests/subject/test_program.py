@@ -154,6 +154,7 @@ class Predicts(MakesItsNetwork):
         return self.predict(x)
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:FutureWarning", "ignore:.*torch.jit.*:DeprecationWarning")
 def test_a_module_without_a_forward_is_the_program_that_its_call_is() -> None:
     model, x = Predicts(), torch.randn(2, 3)
     program = as_module(model)
