@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from tests.verify.beyond_samples import Function, asked_original, reached
 from togi.subject.domain import Domain
@@ -14,6 +15,7 @@ from togi.subject.inputs import Inputs, Subject
 from togi.subject.prepare import prepare
 from togi.subject.signature import Signature
 from togi.verify.beyond import reach_of
+from togi.verify.float64 import nudged
 from togi.verify.original import Original
 
 WEIGHT = torch.linspace(-1, 1, 13).reshape(13, 1)
@@ -438,3 +440,31 @@ def test_where_much_larger_floats_are_wrong_a_little_larger_ones_are_asked():
     (domain,) = reach.domains
     assert (domain.low, domain.high) == (-1.25, 1.25)
     assert reach.problems == ()
+
+
+def test_what_roundings_of_inputs_lead_to_is_no_other_branch():
+    """The values are meant as they are, and there are no weights: nothing would move by which float64 is told from
+    another function."""
+    x = torch.linspace(-1, 1, 40)
+    reach, _ = reached(lambda x: torch.sin(x * (1e4 / 3)), lambda x: torch.sin(x.double() * (1e4 / 3)).float(), x)
+    assert reach.problems == ()
+
+
+class HoldsAside(nn.Module):
+    """As wrappers of several engines do: its model is in a list, so it has no parameters of its own."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.models = [model]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.models[0](x)
+
+
+def test_weights_that_a_module_does_not_hold_as_its_own_are_moved_by_roundings_too():
+    module = HoldsAside(nn.Linear(4, 4))
+    before = module.models[0].weight.detach().clone()
+    moved = nudged(module, seed=0)
+    difference = (moved.models[0].weight - before).abs()
+    assert 0 < difference.max() < 1e-6
+    assert torch.equal(module.models[0].weight, before)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import json
 import math
 
@@ -13,6 +14,7 @@ from togi.decide.metric import MetricFacts
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
 from togi.verify.derived_inputs import variants
+from togi.verify.float64 import float64_arithmetic
 from togi.verify.reference import make_truth
 from togi.verify.truth import Truth
 
@@ -267,3 +269,21 @@ def test_an_answer_that_stays_narrow_is_said():
     table = truth_of(Of(lambda m, x: (m.linear(x), TABLE[0])), X)
     assert not any("where float64 is asked for" in note for note in table.notes)
     assert table.facts.precision == "float64"
+
+
+class Norms(nn.Sequential):
+    """Buffers that are all different, as batch normalisation has them."""
+
+    def __init__(self):
+        super().__init__(*(nn.BatchNorm1d(4) for _ in range(100)))
+        for number, norm in enumerate(self):
+            norm.running_mean.fill_(number)
+            norm.running_var.fill_(100.0 + number)
+
+
+def test_a_copy_that_is_made_in_float64_holds_each_buffer_in_its_place():
+    norms = Norms()
+    with float64_arithmetic():
+        copied = copy.deepcopy(norms)
+    for name, buffer in norms.named_buffers():
+        assert torch.equal(copied.get_buffer(name), buffer), name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,7 +21,9 @@ from togi.verify.observe import overlap
 
 _NARROW = frozenset({torch.float32, torch.float16, torch.bfloat16})
 _CASTS = frozenset({Tensor.float, Tensor.half, Tensor.bfloat16})
-_REINTERPRETS = frozenset({Tensor.view, torch.Tensor.view_as, torch.finfo})
+_LEFT_ALONE = frozenset({Tensor.view, Tensor.view_as, torch.finfo, torch.set_default_dtype, Tensor.__deepcopy__})
+"""A copy knows what was copied before by its address, which a wider tensor gives to the next one as soon as it is gone:
+buffers would stand in each other's place."""
 _CLASSES = 1021
 """Equal values are moved alike: by what a table of so many steps, a prime, holds for their bits."""
 _SPARE = 0.8
@@ -91,7 +93,7 @@ def float64_by_default() -> Iterator[None]:
 
 class _Widen(FunctionObserver):
     def function(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        if function in _REINTERPRETS or function is torch.set_default_dtype:
+        if function in _LEFT_ALONE:
             return function(*args, **kwargs)
         if function in _CASTS:
             return args[0].double()
@@ -151,9 +153,13 @@ def _wider(value: Any, mixed: bool) -> Any:
 
 
 def nudged(module: nn.Module, seed: int) -> nn.Module:
-    """A deep copy whose floating parameters are each moved by one rounding up, down, or not at all."""
-    nudging = copy.deepcopy(module)
-    nudge_parameters(nudging, seed)
+    """A deep copy whose floating parameters are each moved by one rounding up, down, or not at all. So are those of
+    modules which it does not hold as its own, but in a list or an object."""
+    copies: dict[int, Any] = {}
+    nudging = copy.deepcopy(module, copies)
+    own = {id(parameter): parameter for parameter in nudging.parameters()}
+    held = {id(copied): copied for copied in copies.values() if isinstance(copied, nn.Parameter)}
+    _nudge_all((own | held).values(), seed)
     return nudging
 
 
@@ -203,9 +209,13 @@ class _NudgeTables(FunctionObserver):
 
 def nudge_parameters(module: nn.Module, seed: int, roundings: int = 1) -> None:
     """Move each number of the module's floating parameters by so many roundings up, down, or not at all."""
+    _nudge_all(module.parameters(), seed, roundings)
+
+
+def _nudge_all(parameters: Iterable[nn.Parameter], seed: int, roundings: int = 1) -> None:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for parameter in module.parameters():
+        for parameter in parameters:
             if parameter.is_floating_point() and parameter.element_size() > 1:
                 parameter.copy_(_nudge(parameter, generator, both_ways=True, roundings=roundings))
 

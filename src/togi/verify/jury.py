@@ -72,25 +72,34 @@ class Jury:
     ) -> bool:
         """By float64, and by how far roundings move eager: it is moved until that explains all differences."""
         eagers = [e for _, e in pairs]
-        truth = self.original.truth(given, eagers)
+        truths = self._truths(doubtful, eagers, given)
         moved: list[list[Tensor]] = []
 
-        def is_near(i: int, trusted: Tensor) -> bool:
-            return self._near(*pairs[i], trusted, [leaves[i] for leaves in moved])
-
-        def branches_off(i: int) -> bool:
-            return may_branch(eagers[i], truth[i]) and branches(eagers[i], truth[i], [leaves[i] for leaves in moved])
+        def not_near() -> list[int]:
+            return [i for i in doubtful if not self._near(*pairs[i], truths[i], [leaves[i] for leaves in moved])]
 
         # What roundings explain they explain however many more there are.
-        doubtful = [i for i in doubtful if branches_off(i) or not is_near(i, truth[i])]
+        doubtful = not_near()
         nudged = self.original.nudged(given, eagers, inputs=not rung.exact, alike=rung.alike)
         for leaves in nudged if doubtful else ():
             moved.append(leaves)
-            doubtful = [i for i in doubtful if branches_off(i) or not is_near(i, truth[i])]
+            doubtful = not_near()
             if not doubtful:
                 break
-        # where float64 takes another branch, eager itself is the truth
-        return all(branches_off(i) and is_near(i, wide(eagers[i])) for i in doubtful)
+        return not doubtful
+
+    def _truths(self, doubtful: Sequence[int], eagers: Sequence[Tensor], given: Inputs) -> list[Tensor]:
+        """In float64; eager itself where that takes another branch. To tell, inputs are moved by roundings too: how
+        they change what is computed is another question than how far off an answer may be."""
+        truths = list(self.original.truth(given, eagers))
+        branched = [i for i in doubtful if may_branch(eagers[i], truths[i])]
+        for leaves in self.original.nudged(given, eagers, inputs=True, alike=False) if branched else ():
+            branched = [i for i in branched if branches(eagers[i], truths[i], leaves[i : i + 1])]
+            if not branched:
+                break
+        for i in branched:
+            truths[i] = wide(eagers[i])
+        return truths
 
     def _near(self, found: Tensor, eager: Tensor, truth: Tensor, moved: Sequence[Tensor]) -> bool:
         if continuous(eager) and hides(found, truth, eager):
