@@ -657,7 +657,8 @@ def test_what_records_a_program_whose_originals_were_freed_hears_of_it() -> None
 def test_it_serves_while_another_thread_exports(keep: bool) -> None:
     model = program()
     expected = model(X)
-    with put_in([part_of(model, Inputs((X,)))], model, keep_originals=keep) as installed, exporting_elsewhere():
+    installed = put_in([part_of(model, Inputs((X,)))], model, keep_originals=keep)
+    with exporting_elsewhere():
         torch.testing.assert_close(model(X), expected)
         assert installed.counts == {"part": (1, 0)}
 

@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.artifact.exports import exporting_elsewhere
 from togi.script import watched as watched_module
 from togi.script import watching
 from togi.script.conditions import TRAINED
@@ -382,13 +381,6 @@ def test_a_traced_call_is_no_call(watcher: ScriptWatcher) -> None:
         traced(X)
     watcher.stop()
     assert [record.calls for _, record in watcher.records(1.0)] == [1]
-
-
-def test_calls_are_counted_while_another_thread_exports(watcher: ScriptWatcher) -> None:
-    model = net()
-    with exporting_elsewhere(), torch.no_grad():
-        model(X)
-    assert only(watcher)[1].calls == 1
 
 
 def test_an_object_that_cannot_be_looked_at_runs_all_the_same(watcher: ScriptWatcher) -> None:

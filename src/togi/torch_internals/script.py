@@ -1,7 +1,8 @@
 """TorchScript: the attributes that its calls assign, and its operators as a plain graph.
 
-Behind it: ``torch._C._is_tracing`` and ``torch._C._dispatch_tls_is_dispatch_key_included`` (torch 2.9 to 2.15). When they
-go: ``torch.jit.is_tracing``, which has no types, and ``torch.compiler.is_exporting``, which does not tell threads apart.
+Behind it: ``torch._C._is_tracing`` and ``torch._C._dispatch_tls_is_dispatch_key_included`` (torch 2.9 to 2.15). When
+they go: ``torch.jit.is_tracing``, which has no types, and ``torch.compiler.is_exporting``, which does not tell threads
+apart.
 
 Behind it: ``ScriptModule._c``, its methods' ``inlined_graph`` with the nodes of ``torch._C.Graph``, and
 ``make_fx`` and ``ProxyTorchDispatchMode`` of torch.fx.experimental.proxy_tensor (torch 2.9 to 2.15). When they go:
