@@ -59,7 +59,7 @@ def _left_as_it_was(form: PartEngine, tensors: Sequence[Any]) -> bool:
 
 
 def _forward_of(module: nn.Module) -> types.FunctionType | None:
-    """That of its class; None where it is no function."""
+    """That of its class; None for anything but a plain function."""
     forward = getattr(type(module), "forward", None)
     return forward if isinstance(forward, types.FunctionType) else None
 
