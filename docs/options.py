@@ -13,7 +13,7 @@ from typing import Any
 from typer.main import get_command
 
 from togi.cli.app import COMMANDS as NAMES
-from togi.cli.app import app_of
+from togi.cli.program import app_of
 from togi.core.settings import OPTIONS
 
 ROOT = Path(__file__).parents[1]

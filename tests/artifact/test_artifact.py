@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import togi
 from tests.artifact.artifact_maker import ArtifactMaker
+from tests.artifact.exports import exporting_elsewhere
 from tests.artifact.forks import in_a_fork, needs_fork
 from tests.artifact.small_artifacts import RECIPES, Net, make
 from togi.artifact import load as loading
@@ -554,6 +555,13 @@ def test_what_records_its_calls_is_refused(how: str, artifact: Path) -> None:
     with pytest.raises(TogiError, match="would become a constant: give the original model"):
         RECORDS[how](optimized)
     optimized(torch.rand(3, 8), torch.rand(3, 4))
+
+
+def test_it_answers_while_another_thread_exports(artifact: Path) -> None:
+    optimized, x, scale = load(artifact), torch.rand(3, 8), torch.rand(3, 4)
+    expected = optimized(x, scale)["y"]
+    with exporting_elsewhere():
+        torch.testing.assert_close(optimized(x, scale)["y"], expected)
 
 
 def test_what_transforms_its_calls_is_refused(artifact: Path) -> None:

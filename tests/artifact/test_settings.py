@@ -270,3 +270,41 @@ def test_what_calls_of_a_base_class_assign_is_no_setting() -> None:
     called_before = MeasuresToo()
     called_before(torch.ones(3))
     assert changed_setting(settings_of(called_before), MeasuresToo()) == ""
+
+
+def helping(module: Any, x: Tensor) -> Tensor:
+    return x * module.first  # type: ignore[no-any-return]
+
+
+def helping_otherwise(module: Any, x: Tensor) -> Tensor:
+    return x * module.second  # type: ignore[no-any-return]
+
+
+def helped() -> nn.Module:
+    class Helped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = 1.0, 2.0
+
+        def forward(self, x: Tensor) -> Tensor:
+            return helping(self, x)
+
+    return Helped()
+
+
+EDITS: dict[str, Callable[[Any, pytest.MonkeyPatch], None]] = {
+    "another method": lambda cls, _: setattr(cls, "forward", helping_otherwise),
+    "other code in a function": lambda _, patch: patch.setattr(helping, "__code__", helping_otherwise.__code__),
+    "another function of that name": lambda _, patch: patch.setattr(
+        sys.modules[__name__], "helping", helping_otherwise
+    ),
+}
+"""As ``%autoreload`` makes them, and a cell that is run again."""
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edit_of_what_calls_name_is_seen(edit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = helped()
+    assert {"first", "second"} & set(settings_of(module)) == {"first"}
+    EDITS[edit](type(module), monkeypatch)
+    assert {"first", "second"} & set(settings_of(module)) == {"second"}

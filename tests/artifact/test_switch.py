@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from tests.artifact.exports import exporting_elsewhere
 from tests.artifact.forks import in_a_fork, needs_fork
 from togi.artifact.installed import Installed, installed_in
 from togi.artifact.installed import install as put_in
@@ -244,6 +245,42 @@ def test_a_module_that_was_changed_answers_itself_and_says_so_once(
     torch.manual_seed(1)
     with installed.suspended():
         assert torch.equal(found, model(X))
+
+
+def otherwise(module: Any, x: Tensor) -> Tensor:
+    return module.layers(x) / module.scale  # type: ignore[no-any-return]
+
+
+EDITS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "its code": lambda patch: patch.setattr(Body.forward, "__code__", otherwise.__code__),
+    "its method": lambda patch: patch.setattr(Body, "forward", otherwise),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_a_module_whose_code_was_edited_answers_itself(
+    live: tuple[Program, Installed], edit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``%autoreload`` does it."""
+    model, installed = live
+    before = model(X)
+    EDITS[edit](monkeypatch)
+    with pytest.warns(UserWarning, match=r"its code was edited \('.*forward'\)"):
+        found = model(X)
+    torch.testing.assert_close(found * 4, before)
+    monkeypatch.undo()
+    torch.testing.assert_close(model(X), before)
+    assert installed.counts == {"part": (3, 1)}
+
+
+def test_a_file_that_was_read_again_is_no_edit(
+    live: tuple[Program, Installed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, installed = live
+    monkeypatch.setattr(Body.forward, "__code__", Body.forward.__code__.replace(co_firstlineno=1000))
+    with warnings.catch_warnings(action="error"):
+        model(X)
+    assert installed.counts == {"part": (2, 0)}
 
 
 SETTINGS: dict[str, Callable[[Any], Any]] = {
@@ -593,6 +630,7 @@ RECORDED: dict[str, Callable[[nn.Module, Tensor], Any]] = {
     "a trace": lambda model, x: torch.jit.trace(model, x, check_trace=False)(x),
     "an export": lambda model, x: torch.export.export(model, (x,)).module()(x),
     "operators": lambda model, x: make_fx(model)(x)(x),
+    "operators before autograd": lambda model, x: make_fx(model, pre_dispatch=True)(x)(x),
 }
 
 
@@ -613,6 +651,16 @@ def test_what_records_a_program_whose_originals_were_freed_hears_of_it() -> None
     put_in([part_of(model, Inputs((X,)))], model, keep_originals=False)
     with pytest.raises(TogiError, match=r"traced.*keep_originals=False"):
         torch.jit.trace(model, X)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_it_serves_while_another_thread_exports(keep: bool) -> None:
+    model = program()
+    expected = model(X)
+    installed = put_in([part_of(model, Inputs((X,)))], model, keep_originals=keep)
+    with exporting_elsewhere():
+        torch.testing.assert_close(model(X), expected)
+        assert installed.counts == {"part": (1, 0)}
 
 
 class OpaqueEngine(Engine):

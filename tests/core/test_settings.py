@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from typer.main import get_command
 
 import togi
-from togi.cli.app import app_of
+from togi.cli.program import app_of
 from togi.core.choices import AccuracyMeasure, Direction, Effort, Objective
 from togi.core.errors import SubjectError, TogiError
 from togi.core.judging import Judging

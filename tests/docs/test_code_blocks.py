@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from togi.cli.app import COMMANDS, app_of
+from togi.cli.app import COMMANDS
+from togi.cli.program import app_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = [

@@ -151,7 +151,9 @@ def test_each_end_is_reported_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nothing.py"], "there is no file nothing.py"),
+        (["nothing.py"], "there is no file nothing.py: give a Python file"),
+        (["scirpt.py"], "there is no file scirpt.py; did you mean 'script.py'? give a Python file"),
+        (["cells.ipynb"], "type %load_ext togi"),
         (["script.py:main"], "togi tune script.py:main"),
         (["."], "is a folder"),
         (["--with", "nothing.togi", "script.py"], "there is no folder"),
@@ -184,6 +186,7 @@ def test_wrong_usage_is_refused_before_the_script_runs(
         (tmp_path / name).mkdir()
         (tmp_path / name / "index.json").write_text(json.dumps(INDEX_OF_ANOTHER_VERSION), encoding="utf-8")
     (tmp_path / "mixed" / "thesis.txt").touch()
+    (tmp_path / "cells.ipynb").touch()
     before = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*"))
     monkeypatch.chdir(tmp_path)
     assert run(["run", *arguments]) == 2

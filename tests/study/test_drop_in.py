@@ -311,6 +311,9 @@ def test_what_is_optimized_is_not_optimized_again_and_a_file_is_not_replaced(mod
         togi.optimize(sleeper(), X, out=home / "saved")
 
 
+COLLECTION = [" ".join(["a"] * words) for words in range(1, 41)]
+
+
 @pytest.mark.parametrize(
     ("inputs", "samples"),
     [
@@ -319,6 +322,10 @@ def test_what_is_optimized_is_not_optimized_again_and_a_file_is_not_replaced(mod
         (TEXT, [((TEXT,), {}), (("a blade is honed",), {})]),
         ("word", [(("word",), {}), (("word word",), {})]),
         ([TEXT, "more"], [(([TEXT, "more"],), {}), ((["a blade is honed"],), {})]),
+        (
+            COLLECTION[::-1],
+            [(([*texts],), {}) for texts in (COLLECTION[5:9], COLLECTION[20:22], COLLECTION[35:36], ["a a a"])],
+        ),
         ((TEXT,), [((TEXT,), {})]),
         ([(TEXT,), ("other",)], [((TEXT,), {}), (("other",), {})]),
         ({"text": TEXT}, [((), {"text": TEXT})]),

@@ -105,6 +105,8 @@ def test_a_file_that_is_not_text(tmp_path, content):
         ("m.py:", "names no subject"),
         (":make", "names no subject"),
         ("m.py:1make", "names no subject"),
+        ("sentence_transformers:all-MiniLM-L6-v2", "did you mean 'sentence-transformers'"),
+        ("Ultralytic:yolo.v8", "did you mean 'ultralytics'"),
         ("m.onnx", "an ONNX model is not a PyTorch module"),
         ("m.safetensors", "weights without a model"),
         ("timm:", r"name is missing, as in 'timm:resnet50'"),

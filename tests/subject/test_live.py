@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import copyreg
 import importlib
 import pickle
 import random
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,7 +25,7 @@ from togi.subject.inputs import Subject
 from togi.subject.program import as_module
 from togi.subject.sources.live import unpickled
 from togi.verify.live import LiveAnswer
-from togi.worker.hand_over import dump
+from togi.worker.hand_over import copy_locks, dump
 
 SOURCE = """
 import torch
@@ -175,3 +178,36 @@ def test_parametrized_weights_are_sent(tmp_path: Path) -> None:
     nn.utils.parametrize.remove_parametrizations(found[0], "weight")
     assert type(module[0]).__name__ == "ParametrizedConv1d"
     assert torch.allclose(found(sample), module(sample))
+
+
+class Locked(nn.Module):
+    """What it holds serves one at a time, as predictors and clients do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.lock, self.again = nn.Linear(2, 2), threading.Lock(), threading.RLock()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with self.lock, self.again:
+            return self.linear(x)  # type: ignore[no-any-return]
+
+
+def test_a_module_that_holds_locks_is_sent_with_locks_of_its_own(tmp_path: Path) -> None:
+    model = Locked()
+    with model.lock, model.again:
+        dump(Subject(model, torch.ones(1, 2)), tmp_path / "subject")
+    sent = unpickled(tmp_path / "subject").module
+    assert sent.lock is not model.lock
+    assert torch.equal(sent(torch.ones(1, 2)), model(torch.ones(1, 2)))
+
+
+def test_what_holds_locks_is_copied_where_subjects_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Locked()
+    with pytest.raises(TypeError, match="lock"):
+        copy.deepcopy(model)
+    for kind in map(type, (model.lock, model.again)):
+        monkeypatch.setitem(copyreg.dispatch_table, kind, None)  # which is taken out again at the end
+    copy_locks()
+    with model.lock:
+        copied = copy.deepcopy(model)
+        assert torch.equal(copied(torch.ones(1, 2)), model.linear(torch.ones(1, 2)))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from togi.core.errors import SubjectError
+from togi.study.drop_in import tuned_object
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.inventory import class_name
 from togi.subject.program import FunctionModule, ProgramModule, as_module, find_module, reachable_modules
@@ -144,6 +145,28 @@ def test_a_module_created_by_the_first_call_is_found_after_it() -> None:
     assert isinstance(found, nn.Sequential)
     assert find_module(program, "network", sample) is found
     assert find_module(program, "model.inner", sample) is program.get_submodule("model").inner
+
+
+class Predicts(MakesItsNetwork):
+    """It has no ``forward``, and a call of it predicts."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.predict(x)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:FutureWarning", "ignore:.*torch.jit.*:DeprecationWarning")
+def test_a_module_without_a_forward_is_the_program_that_its_call_is() -> None:
+    model, x = Predicts(), torch.randn(2, 3)
+    program = as_module(model)
+    assert isinstance(program, ProgramModule)
+    assert program.name == "Predicts.__call__"
+    assert torch.equal(program(x), model(x))
+    tuned, _ = tuned_object(Predicts(), x)
+    assert isinstance(tuned, ProgramModule)
+    assert tuned.in_parts
+    scripted, fx = torch.jit.script(nn.Linear(3, 3)), torch.fx.symbolic_trace(nn.Linear(3, 3))
+    for other in (nn.Linear(3, 3), torch.compile(nn.Linear(3, 3)), scripted, fx, program):
+        assert as_module(other) is other
 
 
 def test_a_generator_in_the_inputs_draws_the_same_in_each_call() -> None:

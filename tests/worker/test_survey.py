@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from togi.machine.describe import machine
 from togi.measure import callers_on, mark_memory
-from togi.subject.inputs import Inputs, Subject
+from togi.subject.inputs import Inputs, Subject, apart
 from togi.worker.measuring import Measuring
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
@@ -173,6 +173,70 @@ def test_calls_that_write_into_their_inputs_are_measured_on_new_ones(
         )
     if callers is not None:
         callers.close()
+
+
+class Noted:
+    """What only its own class can make: it holds a set."""
+
+    def __init__(self) -> None:
+        self.met: set[int] = set()
+
+    def add(self, number: int) -> None:
+        self.met.add(number)
+
+    def __len__(self) -> int:
+        return len(self.met)
+
+
+class ByNumber(dict[int, int]):
+    def add(self, number: int) -> None:
+        self[number] = number
+
+
+KEPT: dict[str, Callable[[], Any]] = {"an object": Noted, "a set": set, "keys that are numbers": ByNumber}
+
+
+@pytest.mark.parametrize("kind", KEPT)
+def test_a_survey_knows_that_calls_write_into_objects(kind: str) -> None:
+    class Notes(nn.Module):
+        def forward(self, x: Tensor, kept: Any) -> Tensor:
+            kept.add(len(kept))
+            return x + 1
+
+    class Reads(nn.Module):
+        def forward(self, x: Tensor, kept: Any) -> Tensor:
+            return x + len(kept)
+
+    kept = KEPT[kind]()
+    assert survey(Subject(Notes(), Inputs((torch.ones(2), kept)))).inputs_change
+    assert len(kept) == 0
+    assert not survey(Subject(Reads(), Inputs((torch.ones(2), kept)))).inputs_change
+
+
+@pytest.mark.parametrize("kind", KEPT)
+def test_objects_that_calls_write_into_are_new_for_each(kind: str) -> None:
+    seen: list[int] = []
+
+    def notes(kept: Any) -> None:
+        seen.append(len(kept))
+        kept.add(len(kept))
+
+    contender: Any = SimpleNamespace(call=notes, given_as=None)
+    kept = KEPT[kind]()
+    Measuring(contender, (Inputs((kept,)),), "cpu", inputs_change=True).turn(3)
+    assert set(seen) == {0}
+    assert len(kept) == 0
+
+
+def test_what_cannot_be_copied_is_shared() -> None:
+    drawn, model = (number for number in range(3)), nn.Sequential(nn.Linear(2, 2))
+    copied = apart(Inputs(({1: drawn}, model, print), {"x": torch.ones(2)}))
+    assert copied.args[0][1] is drawn
+    assert copied.args[1:] == (model, print)
+    assert copied.kwargs["x"] is not None
+    noted = Noted()
+    first, again = apart(Inputs((noted, noted))).args
+    assert first is again is not noted
 
 
 def test_what_goes_on_from_its_last_answer_has_one_caller() -> None:

@@ -201,7 +201,8 @@ def optimize(
     Args:
         obj: a module in ``eval`` mode, a pipeline, a bound method (``model.generate``), a function, or a
             ``SentenceTransformer``, whose ``encode`` is tuned where ``inputs`` are texts.
-        inputs: as for ``tune``. A text, a list of texts or a picture is the argument of one call.
+        inputs: as for ``tune``. A text, a list of texts or a picture is the argument of one call. Of more than 32 texts
+            seven are taken, some short, some of middle length, and a long one.
         using: nothing is tuned: the artifact that was saved here is put in, or the one in this folder of a saved model.
         out: where to write the artifact, ``NAME.togi``, or the folder of a saved model. Nothing is written where
             nothing was faster.

@@ -22,6 +22,7 @@ _NAMING = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
 """Operations that name an attribute: ``super()._helper`` has one of its own since Python 3.12."""
 _DEEPEST_MODULE = 3
 """Modules that are followed below each other: ``package.part.function``."""
+_METHODS = (types.FunctionType, property, functools.cached_property, staticmethod, classmethod)
 
 
 def assigned_by_calls(classes: Iterable[type]) -> frozenset[str]:
@@ -47,16 +48,95 @@ def _assigned_by(cls: type) -> Iterator[str]:
                     open_.append(step.argval)
 
 
-@functools.lru_cache(maxsize=32)  # copies of a block have the same
 def named_by_calls(classes: frozenset[type]) -> frozenset[str]:
     """Names that calls of modules of these classes use: of attributes, of globals, and in texts (``getattr(self,
     "scale")``). The functions that they name are followed, but for torch's; objects are asked for methods as modules
     are."""
+    return _known(classes).now()
+
+
+@functools.lru_cache(maxsize=32)  # copies of a block have the same
+def _known(classes: frozenset[type]) -> _NamedByCalls:
+    return _NamedByCalls(classes)
+
+
+class _NamedByCalls:
+    """The names, and all that they follow from. A notebook (``%autoreload``, a cell that is run again) puts other code
+    into a function, other functions into a class, and another one under a global's name."""
+
+    def __init__(self, classes: frozenset[type]) -> None:
+        self._classes = classes
+        self._look()
+
+    def now(self) -> frozenset[str]:
+        if not self._is_as_it_was():
+            self._look()
+        return self._names
+
+    def _look(self) -> None:
+        self.codes: list[tuple[types.FunctionType, types.CodeType]] = []
+        self.globals: list[tuple[dict[str, Any], str, types.FunctionType | None]] = []
+        self.methods = {base: _methods_of(base) for cls in self._classes for base in cls.__mro__}
+        self._names = _named(self._classes, self)
+
+    def _is_as_it_was(self) -> bool:
+        return (
+            all(function.__code__ is code for function, code in self.codes)
+            and all(_global(namespace, name) is one for namespace, name, one in self.globals)
+            and all(_methods_of(base) == methods for base, methods in self.methods.items())
+        )
+
+
+class UsersCode:
+    """The functions of the user's own that calls of modules of these classes run, as they are when this is made."""
+
+    def __init__(self, classes: frozenset[type]) -> None:
+        known = _known(classes)
+        known.now()
+        own = {f: code for f, code in known.codes if origin(code.co_filename) is Origin.USER}
+        self._codes = list(own.items())
+        methods = ((vars(base), name, one) for base, held in known.methods.items() for name, one in held.items())
+        named = {(id(namespace), name): (namespace, name, one) for namespace, name, one in known.globals}
+        self._places = [
+            (held_in, name, one) for held_in, name, one in (*methods, *named.values()) if _function_of(one) in own
+        ]
+
+    def edited(self) -> str:
+        """The name of a function that is another now, or has other code; empty where there is none."""
+        for position, (function, code) in enumerate(self._codes):
+            if function.__code__ is not code:
+                if not _is_alike(function.__code__, code):
+                    return function.__qualname__
+                self._codes[position] = function, function.__code__  # its file was read again, and it was not changed
+        return next((name for held_in, name, one in self._places if held_in.get(name) is not one), "")
+
+
+def _is_alike(one: types.CodeType, other: types.CodeType) -> bool:
+    """Wherever they stand."""
+    plain = [[c for c in code.co_consts if not isinstance(c, types.CodeType)] for code in (one, other)]
+    inner = [[c for c in code.co_consts if isinstance(c, types.CodeType)] for code in (one, other)]
+    if (one.co_code, one.co_names, repr(plain[0])) != (other.co_code, other.co_names, repr(plain[1])):
+        return False
+    return len(inner[0]) == len(inner[1]) and all(map(_is_alike, *inner))
+
+
+def _methods_of(cls: type) -> dict[str, Any]:
+    return {name: member for name, member in vars(cls).items() if isinstance(member, _METHODS)}
+
+
+def _global(namespace: dict[str, Any], name: str) -> types.FunctionType | None:
+    found = namespace.get(name)
+    return found if isinstance(found, types.FunctionType) else None
+
+
+def _named(classes: frozenset[type], followed: _NamedByCalls) -> frozenset[str]:
+    """``followed``: takes what was looked at."""
     names: set[str] = set()
     seen: set[types.CodeType] = set()
     open_ = [function for cls in classes for name in _ROOTS for function in _functions(cls, name)]
     while open_:
         function = open_.pop()
+        followed.codes.append((function, function.__code__))
         for code in codes_in(function.__code__):
             if code in seen:
                 continue
@@ -64,8 +144,9 @@ def named_by_calls(classes: frozenset[type]) -> frozenset[str]:
             new = {*code.co_names, *(constant for constant in code.co_consts if isinstance(constant, str))} - names
             names |= new
             open_ += [method for name in new for cls in classes for method in _functions(cls, name)]
-            named = (function.__globals__.get(name) for name in code.co_names)
-            open_ += [one for one in named if isinstance(one, types.FunctionType) and not _is_torchs(one)]
+            named = [(function.__globals__, name, _global(function.__globals__, name)) for name in code.co_names]
+            followed.globals += named
+            open_ += [one for *_, one in named if one is not None and not _is_torchs(one)]
     return frozenset(names)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import types
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -43,18 +44,24 @@ _GRADIENTS_OF_WEIGHTS = (
 
 
 def is_observed() -> bool:
-    """Whether something traces, compiles, transforms or watches what runs now. It has to see the original's own
-    operators: of an engine it would see none, and take its answer for a constant. A forward-mode derivative would be
-    lost, without a word; under ``torch.func`` the engine would be given a wrapper round the real tensor."""
-    return (
-        torch.compiler.is_compiling() or is_traced() or is_transformed() or is_forward_mode() or bool(dispatch_modes())
-    )
+    """Whether something traces, compiles, transforms or watches what runs now in this thread. It has to see the
+    original's own operators: of an engine it would see none, and take its answer for a constant. A forward-mode
+    derivative would be lost, without a word; under ``torch.func`` the engine would be given a wrapper round the real
+    tensor."""
+    dynamo = torch.compiler.is_dynamo_compiling()  # ``is_compiling`` is true while any thread compiles or exports
+    return dynamo or is_traced() or is_transformed() or is_forward_mode() or bool(dispatch_modes())
 
 
 def _left_as_it_was(form: PartEngine, tensors: Sequence[Any]) -> bool:
     """Whether a call that raised has changed nothing: what is captured changes nothing before it has answered, and the
     program's own code may have. What an engine keeps for the program it may no longer have."""
     return not form.in_place and not any(type(tensor) is Deferred for tensor in tensors)
+
+
+def _forward_of(module: nn.Module) -> types.FunctionType | None:
+    """That of its class; None for anything but a plain function."""
+    forward = getattr(type(module), "forward", None)
+    return forward if isinstance(forward, types.FunctionType) else None
 
 
 class Switch(FunctionStandIn):
@@ -65,7 +72,7 @@ class Switch(FunctionStandIn):
         self.path = path
         self.name = path or "the program"
         self.module = module
-        self.original: Callable[..., Any] | None = original
+        self.original = original
         self.forms: tuple[PartEngine, ...] = ()
         self.plain: Callable[..., Any] | None = None
         """The original in settings of its own."""
@@ -91,6 +98,21 @@ class Switch(FunctionStandIn):
         self._state_names = tuple(state)
         self.watch_again()
         self.look_like(original)
+
+    @property
+    def original(self) -> Callable[..., Any] | None:
+        """What the module runs without it: the ``forward`` of its class, another one if the class has that by now, or
+        what stood in its place. None: it was freed."""
+        now = _forward_of(self.module) if self._is_of_class else None
+        if now is not None and now is not self._original.__func__:
+            self._original = types.MethodType(now, self.module)
+        return self._original  # type: ignore[no-any-return]
+
+    @original.setter
+    def original(self, original: Callable[..., Any] | None) -> None:
+        self._original: Any = original
+        bound = isinstance(original, types.MethodType) and original.__self__ is self.module
+        self._is_of_class = bound and self._original.__func__ is _forward_of(self.module)
 
     def watch_again(self) -> None:
         """From now on the engines answer for the module as it is."""

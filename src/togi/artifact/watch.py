@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from togi.artifact.attributes import PlainAttributes
+from togi.artifact.calls_code import UsersCode
 from togi.torch_internals.autograd import version_of
 from togi.torch_internals.modules import forward_hooks, forward_pre_hooks, own_buffers, own_modules, own_parameters
 
@@ -32,13 +33,15 @@ class _HeldPlace(NamedTuple):
 
 
 class Watch:
-    """A module's weights, buffers, parts, plain attributes, modes and hooks, as they are when this is made."""
+    """A module's weights, buffers, parts, plain attributes, modes, hooks and the user's own code that it runs, as they
+    are when this is made."""
 
     def __init__(self, module: nn.Module, state: Collection[str] = ()) -> None:
         """``state``: buffers that hold its state from call to call: these may change."""
         # what TorchScript holds is in no dict of Python's; its weights are looked at below
         parts = {n: part for n, part in module.named_modules() if not isinstance(part, torch.jit.ScriptModule)}
         self.attributes = PlainAttributes(parts, state)
+        self._code = UsersCode(frozenset(map(type, parts.values())))
         self._modes = {name: vars(part) for name, part in parts.items() if "training" in vars(part)}
         self._state = frozenset(state)
         keeps = {name.rpartition(".")[0] for name in state}
@@ -100,6 +103,7 @@ class Watch:
             or not self.attributes.are_unwritten()
             or sum(map(version_of, self._versioned)) != self._versions
             or list(map(_address, self._lying)) != self._addresses
+            or self._code.edited()
         ):
             return self._what_changed()
         return ""
@@ -162,6 +166,8 @@ class Watch:
         for name, tensor in zip(self._lie, self._lying, strict=True):
             if _address(tensor) != self._lie[name]:
                 return f"its '{name}' was given other values, of {tensor.dtype}, {since}, and tune it again"
+        if edited := self._code.edited():
+            return f"its code was edited ('{edited}') {since}, and tune it again"
         return f"its weights, parts, modes or hooks were changed {since}"
 
 

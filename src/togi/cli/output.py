@@ -10,8 +10,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-import typer
-
 from togi.core.errors import OutputExistsError, TogiError
 from togi.core.plain_files import NotPlainError, read_plain
 from togi.core.printable import printable, to_nobody
@@ -47,12 +45,15 @@ def for_readers(stream: IO[str]) -> Iterator[IO[str]]:
 
 def say(text: str) -> None:
     """A line on standard error."""
-    with for_readers(sys.stderr):
-        typer.echo(printable(text), err=True)
+    with for_readers(sys.stderr) as written:
+        written.write(f"{printable(text)}\n")  # a script that was run may have replaced print
+        written.flush()
 
 
 def tell(text: str, *, end: str = "\n") -> None:
     """A result on standard output."""
+    import typer  # a script that is run has no results of togi, and cannot spare the time
+
     with for_readers(sys.stdout):
         typer.echo(printable(text) + end, nl=False)
 
@@ -70,8 +71,8 @@ def print_json(document: dict[str, Any], stream: IO[str] | None = None) -> None:
     from togi.render.json import dumps
 
     with for_readers(stream or sys.stdout) as written:
-        # a script that leaves by os._exit leaves nobody behind who flushes
-        print(dumps(document), end="", file=written, flush=True)
+        written.write(dumps(document))
+        written.flush()  # a script that leaves by os._exit leaves nobody behind who does
 
 
 def check_report_path(path: Path, force: bool) -> None:

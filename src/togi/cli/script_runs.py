@@ -8,17 +8,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from togi.cli.output import say, stderr
+from togi.cli.output import say
 from togi.core.errors import SubjectError, TogiError
 from togi.core.quantities import first_line, plural, seconds
-from togi.core.records import Outcome, now
 from togi.core.version import version
 from togi.script.hook import when_torch_is_imported
 from togi.script.main_module import INTERRUPTED, HowItEnded, ScriptEnd
-from togi.script.records import INDEX, ScriptIndex, ScriptReport, TunedModule, check_replaceable
+from togi.script.report import ScriptReport
 
 if TYPE_CHECKING:
-    from togi.script.records import ModuleCalls
+    from togi.script.records import ScriptIndex, TunedModule
+    from togi.script.report import ModuleCalls
     from togi.script.serving import ScriptService
     from togi.script.watched import WatchedModule
     from togi.script.watching import ScriptWatcher
@@ -29,7 +29,6 @@ LEAST_S = 20.0
 _NO_TIME = "the time limit was over before anything was compared; give a longer one, or run it on a quieter machine"
 _NOTHING_FASTER = "nothing was faster beyond doubt"
 _INTERRUPTED = "tuning was interrupted"
-_FAILED = frozenset(Outcome) - {Outcome.OK, Outcome.REFUSED, Outcome.MISSING}
 
 
 class FirstRun:
@@ -109,6 +108,7 @@ class FirstRun:
         from togi import api
         from togi.artifact.manifest import read_manifest
         from togi.render.progress import watch
+        from togi.script.records import TunedModule
         from togi.study.drop_in import device_of
 
         say(f"togi: tuning {watched.name} on {plural(len(watched.samples()), 'call')}, {seconds(limit_s)} at most")
@@ -140,6 +140,8 @@ class FirstRun:
 
     def _write(self, tuned: Sequence[TunedModule], made_in: Path) -> None:
         from togi.artifact.save import written_whole
+        from togi.core.records import now
+        from togi.script.records import INDEX, ScriptIndex, check_replaceable
 
         assert self.folder is not None
         index = ScriptIndex(togi_version=version(), created=now(), script=self.script, modules=tuple(tuned))
@@ -223,13 +225,16 @@ def _figures(best: Best, seconds: float) -> dict[str, Any]:
 
 
 def _why_not(result: StudyResult) -> str:
+    from togi.core.records import Outcome
     from togi.study.conclusion import unsaved
 
     if result.record.best is not None and not result.best.recipe.is_reference:
         return unsaved(result.best.trial)
     if _compared(result):
         return _NOTHING_FASTER
-    failed = [trial for trial in result.record.trials if trial.outcome in _FAILED and not trial.recipe.is_reference]
+    passed = (Outcome.OK, Outcome.REFUSED, Outcome.MISSING)
+    tried = (trial for trial in result.record.trials if not trial.recipe.is_reference)
+    failed = [trial for trial in tried if trial.outcome not in passed]
     return f"nothing could be compared: {first_line(failed[-1].reason)}" if failed else _NO_TIME
 
 
@@ -256,6 +261,8 @@ def _lies_in_the_module(error: Exception) -> bool:
 
 
 def _undecided(watched: WatchedModule, share: float, why_not: str) -> TunedModule:
+    from togi.script.records import TunedModule
+
     return TunedModule(identity=watched.identity(), share=share, why_not=why_not, decided=False)
 
 
@@ -264,16 +271,13 @@ def _worth_writing(tuned: Sequence[TunedModule]) -> bool:
 
 
 def _show_report(report: ScriptReport) -> None:
-    from togi.cli.output import print_text
     from togi.render.script_text import report_text
 
-    console = stderr()
-    print_text(console, report_text(report))
+    say(report_text(report))
 
 
 def _show_tuned(tuned: Sequence[TunedModule], folder: Path | None, script: str) -> None:
-    from togi.cli.output import print_text
+    from togi.cli.output import print_text, stderr
     from togi.render.script_text import tuned_text
 
-    console = stderr()
-    print_text(console, tuned_text(tuned, None if folder is None else str(folder), script))
+    print_text(stderr(), tuned_text(tuned, None if folder is None else str(folder), script))

@@ -4,6 +4,7 @@ extra. Code that needs it asks here before it begins, so that people read one li
 from __future__ import annotations
 
 import platform
+import re
 import sys
 
 from togi.core.errors import TogiError
@@ -42,7 +43,9 @@ def need_torch(what: str) -> None:
 
 def _older_torch() -> str | None:
     """The version of a torch that is too old."""
-    from packaging.version import Version
-
     version = installed("torch")  # None: built in a folder of its own
-    return version if version and Version(version).release < Version(OLDEST_TORCH).release else None
+    return version if version and _first_two(version) < _first_two(OLDEST_TORCH) else None
+
+
+def _first_two(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)[:2]]

@@ -1,6 +1,6 @@
 """The recorded calls of one form on which a module is tuned: few, of one structure, and as different in size as can be.
 
-Apart from capturing, which takes long to import: ``togi run`` asks this of every script.
+Apart from capturing, which takes long to import: ``togi run`` asks this of each module that it tunes.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@ Infinity."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Sequence
@@ -18,7 +19,8 @@ from togi.render.attribution import Effect, effects
 from togi.render.findings.text import counts
 from togi.render.next_steps import next_steps
 from togi.render.rows import Row, rows, warnings
-from togi.script.records import ScriptReport, ServedModule, TunedModule
+from togi.script.records import ServedModule, TunedModule
+from togi.script.report import ScriptReport
 from togi.study.comparison import Comparison, Verification
 from togi.study.price_records import PricedRecipe, PriceList
 
@@ -94,7 +96,7 @@ def script_json(
     report: ScriptReport, *, folder: str = "", tuned: Sequence[TunedModule] = (), served: Sequence[ServedModule] = ()
 ) -> dict[str, Any]:
     """``folder``: where artifacts were written, or are used from; empty: neither."""
-    content = report.model_dump() | {
+    content = dataclasses.asdict(report) | {
         "folder": folder,
         "tuned": [one.model_dump() for one in tuned],
         "served": [one.model_dump() for one in served],

@@ -3,49 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from rich.console import RenderableType
-from rich.text import Text
-
+from togi.core.printable import one_line
 from togi.core.quantities import milliseconds, percent, plural, seconds
-from togi.render.terminal import bullets, clean, figure, stack, table
-from togi.script.records import ModuleCalls, ScriptReport, TunedModule
+from togi.script.report import ModuleCalls, ScriptReport
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from togi.script.records import TunedModule
 
 _SHOWN = 12
 
 
-def report_text(report: ScriptReport) -> RenderableType:
-    """The modules by the time that they take, and why some are not tuned."""
+def report_text(report: ScriptReport) -> str:
+    """The modules by the time that they take, and why some are not tuned. Lines without styles: to import what makes
+    these takes a tenth of a second, which a short script is not to be slower by."""
     if not report.modules:
-        return Text(
-            clean(
-                f"{report.script} called no torch module in this process, so there is nothing to tune. Calls in other "
-                "processes, and of functions that torch.compile made, are not seen."
-            )
+        return (
+            f"{report.script} called no torch module in this process, so there is nothing to tune. Calls in other "
+            "processes, and of functions that torch.compile made, are not seen."
         )
     inside_s = sum(calls.seconds for calls in report.modules)
     head = (
         f"{report.script} took {seconds(report.seconds)}, {seconds(inside_s)} of it in "
         f"{plural(len(report.modules), 'module')}:"
     )
-    grid = table("module", "share", "time", "calls", "a call", "called with", left=["called with"])
-    for calls in report.modules[:_SHOWN]:
-        grid.add_row(*_cells(calls))
+    shown = report.modules[:_SHOWN]
+    grid = _columns([("module", "share", "time", "calls", "a call", "called with"), *map(_cells, shown)])
     hidden = len(report.modules) - _SHOWN
     more = [f"{plural(hidden, 'module')} more took less"] if hidden > 0 else []
-    why = [f"{calls.module} is left as it is: {calls.reason}" for calls in report.modules[:_SHOWN] if calls.reason]
-    return stack(Text(clean(head), style="bold"), grid, bullets([*why, *more, *report.notes]))
+    why = [f"{calls.module} is left as it is: {calls.reason}" for calls in shown if calls.reason]
+    listed = [f"- {one_line(sentence)}" for sentence in (*why, *more, *report.notes)]
+    return "\n".join([head, "", *grid, *([""] if listed else []), *listed])
 
 
-def _cells(calls: ModuleCalls) -> tuple[Text, ...]:
+def _cells(calls: ModuleCalls) -> tuple[str, ...]:
     each_ms = 1e3 * calls.seconds / calls.calls
     figures = (percent(calls.share), seconds(calls.seconds), str(calls.calls), milliseconds(each_ms))
-    style = "dim" if calls.reason else ""
-    return Text(clean(calls.module), style), *map(Text, figures), Text(clean(calls.called_with), "dim")
+    return one_line(calls.module), *figures, one_line(calls.called_with)
+
+
+def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Lines with the figures below each other; the first and the last column are text."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for first, *figures, last in rows:
+        aligned = (figure.rjust(width) for figure, width in zip(figures, widths[1:-1], strict=True))
+        lines.append("  ".join([first.ljust(widths[0]), *aligned, last]).rstrip())
+    return lines
 
 
 def tuned_text(tuned: Sequence[TunedModule], folder: str | None, script: str) -> RenderableType:
     """What was chosen for each module, and how to use it. ``folder``: where it is; None if nothing was written."""
+    from rich.text import Text
+
+    from togi.render.terminal import clean, figure, stack, table
+
     grid = table("module", "speed-up of a call", "runs on", left=["runs on"])
     for one in tuned:
         faster = figure(one.speedup_x, "x", beside=True) if one.artifact and one.speedup_x else Text("1")

@@ -18,7 +18,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
-from togi.core.errors import SubjectError
+from togi.core.errors import SubjectError, nearest
 
 _OWN_FILES = str(Path(__file__).parents[1]) + os.sep
 INTERRUPTED = 130
@@ -49,8 +49,20 @@ def check_script(script: Path) -> None:
     if script.is_dir():
         raise SubjectError(f"{script} is a folder: give the Python file that starts the program")
     if not script.is_file():
+        near = nearest(script.name, _files_next_to(script))
         more = f". For a function of a file, use 'togi tune {script}'" if ":" in str(script) else ""
-        raise SubjectError(f"there is no file {script}: give a Python file, then its own arguments{more}")
+        raise SubjectError(f"there is no file {script}{near or ':'} give a Python file, then its own arguments{more}")
+    if script.suffix == ".ipynb":
+        raise SubjectError(
+            f"{script} is a notebook, and this runs Python files. In the notebook, type %load_ext togi and use "
+            "togi.optimize on what it holds"
+        )
+
+
+def _files_next_to(script: Path) -> list[str]:
+    with suppress(OSError):
+        return os.listdir(script.parent)
+    return []
 
 
 def run_as_main(script: Path, arguments: Sequence[str], finish: Callable[[ScriptEnd], int]) -> int:

@@ -1,4 +1,4 @@
-"""Records of a run of a script: what took its time, what was tuned for it, and what served it. No torch."""
+"""Records of what was tuned for a script, and of what served it. No torch."""
 
 from __future__ import annotations
 
@@ -18,31 +18,6 @@ _INDEX_LIMIT_BYTES = 4 << 20
 _FIELDS = ("schema_version", "togi_version", "created", "script", "modules")
 """Of the index, by which togi knows it."""
 _ANEW = "'togi run --again SCRIPT' writes it anew"
-
-
-class ModuleCalls(Record):
-    """The calls that a script makes of one module, which no other module makes."""
-
-    module: str
-    """Its class."""
-    calls: int
-    seconds: float
-    share: float
-    """Of the script's seconds."""
-    called_with: str = ""
-    """The tensors of its most frequent form of calls."""
-    reason: str = ""
-    """Why it is not tuned; empty if it can be."""
-
-
-class ScriptReport(Record):
-    """What took the time of one run."""
-
-    script: str
-    seconds: float
-    modules: tuple[ModuleCalls, ...] = ()
-    """The one that took the longest first."""
-    notes: tuple[str, ...] = ()
 
 
 class ModuleIdentity(Record):

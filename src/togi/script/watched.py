@@ -10,25 +10,24 @@ import random
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from togi.artifact.autocast import autocast
 from togi.core.quantities import plural
-from togi.program.calls import Form, Recorded
-from togi.program.samples import of_one_structure, spread
 from togi.script.conditions import TRAINED, ModuleCondition, inner_of, left_alone
-from togi.script.identity import identity_of
-from togi.script.records import ModuleIdentity
 from togi.subject.identity import code_hash
 from togi.subject.inputs import Inputs
 from togi.subject.prepare import training_parts
 from togi.torch_internals.modes import dispatch_modes
 from togi.torch_internals.modules import compiled_original, in_training
+
+if TYPE_CHECKING:
+    from togi.script.records import ModuleIdentity
 
 _MOST_KINDS = 64
 """Kinds of calls of one module that togi distinguishes."""
@@ -36,12 +35,16 @@ _MOST_ITEMS = 16
 """Of an argument that is a list or a dict, which tell kinds of calls apart."""
 _INPUTS_BYTES = 128 << 20
 """Of the copies for one module."""
+_SIZES_KEPT, _FIRST_KEPT = 6, 3
+"""Of one form: of many sizes the first few and the last few, since a cache that grows should be seen short and long."""
 _SHORT_S = 2e-4
 """Looking at a call takes some microseconds: more than a few percent of one that takes less than this. Of such calls
 the first ``_ALL_OF`` are looked at, then one in ``_ONE_IN``, and the others are only counted."""
 _ALL_OF, _ONE_IN = 1000, 16
 
 _SHOWN_TENSORS = 2
+_MODES = 3
+"""Of a kind of calls the first are modes, and the others say what it is called with."""
 
 _GRADIENTS = "its inputs require gradients, which an engine does not compute"
 _TRAINING = "it is called in training mode: call .eval() on it before"
@@ -58,8 +61,8 @@ class CallTally:
 
     calls: int = 0
     seconds: float = 0.0
-    form: Form | None = None
-    """Where their arguments were kept."""
+    form: Hashable = None
+    """What they have in common with calls of other sizes; None where nothing can be tuned on them."""
     reason: str = ""
     """Why they cannot be tuned."""
 
@@ -88,7 +91,10 @@ class WatchedModule:
         self.lasts = bool(bytes_by_device(module))  # not so ``nn.Softmax(1)(x)``, which makes one for each call
         self._holds = kept and holds
         self._held = module if self._holds and self.lasts else None
-        self._recorded = Recorded(_INPUTS_BYTES, 1)
+        self._kept: dict[Hashable, dict[Hashable, Inputs]] = {}
+        """Copies of the arguments of one call of each kind, by form. Their structures are read after the script has
+        ended: what reads them takes long to import."""
+        self._left_bytes = _INPUTS_BYTES
         self._lock = threading.Lock()
         self._looked_at = 0
         self._later = CallTally()
@@ -137,7 +143,8 @@ class WatchedModule:
         made.reason = _why_not(module, inputs)
         self.records_gradients |= torch.is_grad_enabled() and any(w.requires_grad for w in module.parameters())
         if not made.reason and self.first is not None:
-            made.form = self._recorded.see(inputs)
+            made.form = _form(called := kind[_MODES:])
+            self._keep(called, made.form, inputs)
         return made
 
     @property
@@ -154,27 +161,43 @@ class WatchedModule:
         yield from self.tallies.values()
         yield self.others
 
-    def _main_form(self) -> Form | None:
+    def _keep(self, called: Hashable, form: Hashable, inputs: Inputs) -> None:
+        kept = self._kept.setdefault(form, {})
+        dropped = list(kept)[_FIRST_KEPT] if len(kept) == _SIZES_KEPT else None
+        left = self._left_bytes + (0 if dropped is None else _bytes_of(kept[dropped]))
+        if called in kept or _bytes_of(inputs) > left:
+            return
+        copied = inputs.clone()
+        if dropped is not None:
+            del kept[dropped]
+        kept[called] = copied
+        self._left_bytes = left - _bytes_of(copied)
+
+    def _main_form(self) -> Hashable:
         """The form of calls that takes the longest, of those with kept arguments."""
-        seconds: dict[Form, float] = {}
+        seconds: dict[Hashable, float] = {}
         for tally in self.tallies.values():
-            if tally.form is not None and self._recorded.forms[tally.form]:
+            if self._kept.get(tally.form):
                 seconds[tally.form] = seconds.get(tally.form, 0.0) + tally.seconds
         return max(seconds, key=lambda form: seconds[form], default=None)
 
     def samples(self) -> list[Inputs]:
         """A few calls of that form, of different sizes."""
-        form = self._main_form()
-        return [] if form is None else spread(of_one_structure(list(self._recorded.forms[form].values())))
+        from togi.program.samples import of_one_structure, spread
+
+        return spread(of_one_structure(self._calls_of(self._main_form())))
+
+    def _calls_of(self, form: Hashable) -> list[Inputs]:
+        return list(self._kept.get(form, {}).values())
 
     def called_with(self) -> str:
         """``float32 8x128, int64 8 (3 kinds)``."""
-        form, samples = self._main_form(), self.samples()
-        if form is None or not samples:
+        form = self._main_form()
+        if not (calls := self._calls_of(form)):
             return ""
         shapes = [
             f"{str(tensor.dtype).removeprefix('torch.')} {'x'.join(map(str, tensor.shape)) or 'scalar'}"
-            for tensor in samples[0].tensors()
+            for tensor in calls[0].tensors()
         ]
         more = ", ..." if len(shapes) > _SHOWN_TENSORS else ""
         sizes = sum(tally.form == form for tally in self.tallies.values())
@@ -194,7 +217,7 @@ class WatchedModule:
             changed = self.second.changed_since(self.first)
         if changed == TRAINED:
             return changed
-        if not self.samples():
+        if self._main_form() is None:
             tallies = [tally for tally in self._all() if tally.calls]
             longest = max(tallies, key=lambda tally: tally.seconds, default=self.others)
             return longest.reason or _TOO_LARGE
@@ -209,6 +232,8 @@ class WatchedModule:
 
     def identity(self) -> ModuleIdentity:
         """As it was before its first call."""
+        from togi.script.identity import identity_of
+
         assert self.first is not None
         return identity_of(self.live, self.first.settings, self._code)
 
@@ -235,6 +260,10 @@ def bytes_by_device(module: nn.Module) -> dict[torch.device, int]:
     return {device: count for device, count in needed.items() if count}
 
 
+def _bytes_of(inputs: Inputs) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in inputs.tensors())
+
+
 def _kind(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> Any:
     """What tells kinds of calls apart: a value to be compared, which is quickly made."""
     cast = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
@@ -253,3 +282,15 @@ def _kind_of(value: Any) -> Any:
         items = list(value.items())[:_MOST_ITEMS]
         return (type(value), len(value), *((key, _kind_of(item)) for key, item in items))
     return type(value)
+
+
+def _form(kind: Hashable) -> Hashable:
+    """What calls of a kind have in common with those of other sizes: all but these, and whole numbers, which may be
+    sizes too."""
+    if not isinstance(kind, tuple):
+        return kind
+    if len(kind) == 3 and isinstance(kind[0], torch.Size):
+        return len(kind[0]), kind[1]
+    if len(kind) == 2 and kind[0] is int:
+        return int
+    return tuple(map(_form, kind))

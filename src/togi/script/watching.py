@@ -16,12 +16,12 @@ from torch import nn
 
 from togi.core.quantities import first_line
 from togi.machine.limits import available_bytes
-from togi.script.records import ModuleCalls, ScriptReport
+from togi.script.report import ModuleCalls, ScriptReport
 from togi.script.watched import CallTally, WatchedModule, bytes_by_device
 from togi.torch_internals.cuda import wait_for_device
 from togi.torch_internals.module_calls import watch_outermost_calls
 from togi.torch_internals.modules import is_replica
-from togi.torch_internals.script import is_traced
+from togi.torch_internals.script import is_recorded
 
 _MOST_MODULES = 64
 _MOST_DROPPED = 16
@@ -92,8 +92,8 @@ class ScriptWatcher:
         """The module, if it is watched, and where its call is counted. Never raises: the script is to run as if it was
         alone."""
         try:
-            if is_traced() or torch.compiler.is_compiling() or is_replica(module):
-                return None, CallTally()  # what is traced is no call; a replica of data parallelism lives for one
+            if is_recorded() or is_replica(module):
+                return None, CallTally()  # what is recorded is no call; a replica of data parallelism lives for one
             watched = self._modules.get(id(module))
             if watched is None or watched.reference() is not module:
                 watched = self._first_call(module)

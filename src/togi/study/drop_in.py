@@ -34,13 +34,17 @@ from togi.subject.inputs import Inputs, Subject
 from togi.subject.leaves import is_array
 from togi.subject.nested import tensors_in
 from togi.subject.prepare import copy_to_ask, training_parts
-from togi.subject.program import ProgramModule, find_module
+from togi.subject.program import ProgramModule, find_module, is_called_otherwise
 from togi.subject.remembered import changed_since, remembered
 from togi.torch_internals.modules import has_own_call, users_hooks
 from togi.torch_internals.tensors import tensors_of
 
 _TEXT_METHODS = {"SentenceTransformer": "encode"}
 """Modules of sentence-transformers whose users call a method with texts, by class."""
+_MOST_TEXTS = 32
+"""In one call: as many as the library puts into a batch. A longer list is a collection."""
+_OF_A_COLLECTION = ((1 / 8, 4), (1 / 2, 2), (7 / 8, 1))
+"""Where in the order of lengths the texts of a call lie, and how many: of long ones few, which cost most."""
 IN_FOLDER = f"optimized{SUFFIX}"
 """The artifact next to the files of a saved model."""
 _KEEPS = (
@@ -220,8 +224,18 @@ def _samples(inputs: Any, *, reads_text: bool) -> list[Inputs]:
         return [Inputs.of(sample) for sample in inputs]
     if _is_sample(inputs):
         return [Inputs.of(inputs)]
-    other = _of_other_length(inputs) if reads_text else None
-    return [Inputs((given,)) for given in (inputs, other) if given is not None]
+    calls = _calls_with(inputs) if reads_text else [inputs]
+    other = _of_other_length(calls[0]) if reads_text else None
+    return [Inputs((given,)) for given in (*calls, other) if given is not None]
+
+
+def _calls_with(texts: Any) -> list[Any]:
+    """What the calls of a study are given. A long list is a collection, all of which would take the time of the whole
+    study in every turn. Libraries make batches of it, of texts of like lengths, and so do these calls."""
+    if not isinstance(texts, list) or len(texts) <= _MOST_TEXTS or not all(isinstance(text, str) for text in texts):
+        return [texts]
+    by_length = sorted(texts, key=len)
+    return [by_length[int(place * len(texts)) :][:count] for place, count in _OF_A_COLLECTION]
 
 
 def _of_other_length(texts: Any) -> Any:
@@ -255,6 +269,8 @@ def _program(obj: Any, *, with_texts: bool) -> nn.Module:
         obj = obj.forward
     if with_texts and isinstance(obj, nn.Module) and (method := _text_method(obj)):
         obj = getattr(obj, method)
+    elif isinstance(obj, nn.Module) and is_called_otherwise(obj):
+        obj = obj.__call__
     return obj if isinstance(obj, nn.Module) else ProgramModule(obj, in_parts=True)
 
 

@@ -22,7 +22,7 @@ from togi.study.contestants import Contestant
 from togi.study.live import device_of, live_objects
 from togi.study.yardstick import NAME, Yardstick
 from togi.subject.behaviour import changes_arguments, kept_buffers, kept_generators
-from togi.subject.inputs import Inputs, given_anew, samples_of
+from togi.subject.inputs import Inputs, apart, given_anew, samples_of
 from togi.verify.leaves import fresh
 
 _RACE_S = 10.0
@@ -61,7 +61,7 @@ def run_live_bench(
         raise SubjectError("there is nothing to compare: give at least two subjects, and then the inputs")
     samples = samples_of(inputs)
     device = device_of(objects, samples)
-    copied = fresh if gradients else Inputs.clone  # each has its own: one may write into them
+    copied = fresh if gradients else apart  # each has its own: one may write into them
     runners = [LocalRunner(found.name, found.call, [copied(each) for each in samples], device) for found in objects]
     if yardstick:
         runners.append(LocalRunner(NAME, Yardstick(device), [Inputs()], device))

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.utils.weak import TensorWeakRef
 from typing_extensions import Self
 
-from togi.subject.compared import as_compared
-from togi.subject.inputs import Inputs
+from togi.subject.compared import as_compared, taken_apart
+from togi.subject.inputs import Inputs, apart
 from togi.subject.nested import tensors_in
 from togi.subject.plain_tensors import as_bytes, stored
 from togi.subject.structure import Structure
@@ -46,7 +46,7 @@ def observe(module: nn.Module, sample: Inputs, outputs: Sequence[Any], *, seed: 
 
     ``outputs``: what it gave before on every sample.
     """
-    buffers = SavedBuffers(module)
+    buffers, untouched = SavedBuffers(module), apart(sample)
     first = _call(module, sample, seed)
     changed = buffers.changed()
     first_values = [tensor.detach().clone() for tensor in _numbers(first.output)]
@@ -60,7 +60,7 @@ def observe(module: nn.Module, sample: Inputs, outputs: Sequence[Any], *, seed: 
         buffers.restore()
     differs = not same(first_values, _numbers(_call(module, sample, seed + 1).output))
     buffers.restore()
-    inputs_change = changes_arguments(first.before, first.after)
+    inputs_change = changes_arguments(untouched, first.after)
     return Behaviour(
         random=seeded and differs,
         repeatable=repeatable,
@@ -135,7 +135,7 @@ class _ObservedCall:
 
 
 def _call(module: nn.Module, sample: Inputs, seed: int) -> _ObservedCall:
-    after = sample.clone()
+    after = apart(sample)
     seed_all(seed)
     with torch.no_grad():
         output = module(*after.args, **after.kwargs)
@@ -261,8 +261,9 @@ def _is_numeric(tensor: Tensor) -> bool:
 
 
 def changes_arguments(before: Inputs, after: Inputs) -> bool:
-    """Whether a call left other values in its arguments than there were: in tensors, arrays, lists, counters."""
-    held, left = (as_compared((each.args, dict(each.kwargs))) for each in (before, after))
+    """Whether a call left other values in its arguments than there were: in tensors, arrays, lists, counters, objects.
+    ``before``, ``after``: copies of one call, made in the same way."""
+    held, left = (taken_apart((each.args, dict(each.kwargs))) for each in (before, after))
     return Structure.of(held) != Structure.of(left) or not same(tensors_in(held), tensors_in(left))
 
 

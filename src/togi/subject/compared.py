@@ -18,8 +18,8 @@ from torch import Tensor
 
 from togi.subject.classes import name_of, slots_of
 from togi.subject.containers import items_of
-from togi.subject.leaves import CONSTANTS, holds_nothing
-from togi.subject.nested import ENTER, opened, replaced
+from togi.subject.leaves import CONSTANTS
+from togi.subject.nested import ENTER, is_opaque, replaced
 from togi.subject.nested import tensors_in as known_tensors_in
 from togi.subject.structure import Structure
 
@@ -153,7 +153,7 @@ class _TakenApart:
         if self._depth and self._left < 0:
             return _NOT_LOOKED_AT
         known = _compared(part, self.of)
-        return self._object(part) if known is ENTER and _is_opaque(part) else known
+        return self._object(part) if known is ENTER and is_opaque(part) else known
 
     def _object(self, part: Any) -> Any:
         try:
@@ -194,10 +194,6 @@ def _own_text(part: Any) -> str | None:
 
 def _of_python(cls: type) -> bool:
     return cls.__module__.partition(".")[0] in sys.stdlib_module_names
-
-
-def _is_opaque(part: Any) -> bool:
-    return not holds_nothing(part) and opened(part) is None
 
 
 def _compared(part: Any, inside: _Taken) -> Any:

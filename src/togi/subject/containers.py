@@ -11,10 +11,9 @@ from __future__ import annotations
 import functools
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from togi.core.quantities import a_type
-from togi.core.records import Scalar
 from togi.subject.classes import (
     OTHER_ATTRIBUTES,
     attributes_beside,
@@ -29,6 +28,9 @@ from togi.subject.classes import (
     name_of,
     of_items,
 )
+
+if TYPE_CHECKING:
+    from togi.core.record import Scalar
 
 Container = Literal["tuple", "namedtuple", "list", "dict", "mapping", "dataclass", "object", "pytree"]
 NAMED = ("namedtuple", "mapping", "dataclass", "object")

@@ -14,7 +14,7 @@ from togi.core.choices import Direction, Mode
 from togi.core.errors import SubjectError
 from togi.core.quantities import a_type
 from togi.subject.leaves import is_array
-from togi.subject.nested import ENTER, mapped, replaced, tensors_in
+from togi.subject.nested import ENTER, is_opaque, mapped, replaced, tensors_in
 
 if TYPE_CHECKING:
     import torch
@@ -77,6 +77,23 @@ def _fresh(part: Any) -> Any:
     if isinstance(part, torch.Generator):  # one that a call draws from would be another for the next call
         return part.clone_state()
     return copy.copy(part) if is_array(part) or isinstance(part, bytearray) else ENTER
+
+
+def _copied(part: Any, memo: dict[int, Any]) -> Any:
+    """The same object where it is code, or where it cannot be copied."""
+    import torch
+
+    from togi.subject.compared import is_code
+
+    if is_code(part) or isinstance(part, torch.nn.Module):
+        return part
+    met = dict(memo)
+    try:
+        copied = copy.deepcopy(part, met)
+    except Exception:  # foreign code: a lock or an open file in it
+        return part
+    memo.update(met)
+    return copied
 
 
 def _clone(tensor: torch.Tensor) -> torch.Tensor:
@@ -161,7 +178,19 @@ def _check_training(step: Any, optimizer: Any, train_step: Any) -> None:
         )
 
 
-def given_anew(copied: Callable[[Inputs], Inputs] = Inputs.clone) -> Callable[[Any, Any], tuple[Any, Any]]:
+def apart(sample: Inputs) -> Inputs:
+    """As ``clone``, and copies of all other objects that a call may write into, where their classes allow that. What
+    is given twice is copied once."""
+    memo: dict[int, Any] = {}
+
+    def fresh(part: Any) -> Any:
+        known = _fresh(part)
+        return _copied(part, memo) if known is ENTER and is_opaque(part) else known
+
+    return Inputs(replaced(sample.args, fresh, new=True), replaced(dict(sample.kwargs), fresh, new=True))
+
+
+def given_anew(copied: Callable[[Inputs], Inputs] = apart) -> Callable[[Any, Any], tuple[Any, Any]]:
     """Gives a call a copy of its arguments, for calls that write into them."""
 
     def given(args: Any, kwargs: Any) -> tuple[Any, Any]:

@@ -8,11 +8,12 @@ import sys
 from typing import TYPE_CHECKING, Any, Literal
 
 from togi.core.errors import ArtifactError
-from togi.core.records import Scalar
 from togi.subject.classes import enum_member, find_class, name_of
 
 if TYPE_CHECKING:
     import torch
+
+    from togi.core.record import Scalar
 
 CONSTANTS = (type(None), bool, int, float, str)
 _FLOAT, _NOT_FINITE = "builtins:float", ("nan", "inf", "-inf")

@@ -237,7 +237,10 @@ def _form(text: str, base: str) -> tuple[Form, str, str]:
     if not colon:
         raise SubjectError(_no_factory(text, base))
     if not target or not factory.isidentifier():
-        raise SubjectError(f"'{text}' names no subject: '{factory}' is not a name of a function. {_EXPECTED}")
+        near = nearest(prefix.lower().replace("_", "-"), _ZOOS)
+        raise SubjectError(
+            f"'{text}' names no subject: '{factory}' is not a name of a function{near or '.'} {_EXPECTED}"
+        )
     is_file = target.endswith(".py") or "/" in target or "\\" in target
     return ("file" if is_file else "package"), target, factory
 

@@ -161,6 +161,11 @@ def opened(value: Any) -> Items | None:
     return items if items is not None and (items.kind not in WHOLE or _collect(value, [], ())) else None
 
 
+def is_opaque(value: Any) -> bool:
+    """Whether it is neither a leaf that is known nor a container that can be put together again."""
+    return not holds_nothing(value) and opened(value) is None
+
+
 def assign(value: Any, other: Any) -> None:
     """Make a list, dict or object hold what ``other``, of the same kind, holds.
 

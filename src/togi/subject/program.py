@@ -89,9 +89,24 @@ def as_module(value: Any) -> Any:
 
     Raises SubjectError for what can be called and reaches no module.
     """
+    if isinstance(value, nn.Module) and is_called_otherwise(value):
+        return ProgramModule(value.__call__)
     if isinstance(value, nn.Module | type | ExportedProgram) or not callable(value):
         return value
     return ProgramModule(value)
+
+
+def is_called_otherwise(module: nn.Module) -> bool:
+    """Whether a call of it never comes to a ``forward``: its class has none, and a ``__call__`` of its own
+    (ultralytics' models, which predict). Such a module is a program, as the method that is called."""
+    cls = type(module)
+    has_forward = "forward" in vars(module) or _member(cls, "forward") is not _member(nn.Module, "forward")
+    return not has_forward and _member(cls, "__call__") is not _member(nn.Module, "__call__")
+
+
+def _member(cls: type, name: str) -> Any:
+    """As it stands in the class: asking for it may run code."""
+    return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
 
 
 def find_module(program: nn.Module, path: str, sample: Inputs) -> nn.Module:

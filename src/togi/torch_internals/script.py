@@ -1,6 +1,8 @@
 """TorchScript: the attributes that its calls assign, and its operators as a plain graph.
 
-Behind it: ``torch._C._is_tracing`` (torch 2.9 to 2.15). When it goes: ``torch.jit.is_tracing``, which has no types.
+Behind it: ``torch._C._is_tracing`` and ``torch._C._dispatch_tls_is_dispatch_key_included`` (torch 2.9 to 2.15). When
+they go: ``torch.jit.is_tracing``, which has no types, and ``torch.compiler.is_exporting``, which does not tell threads
+apart.
 
 Behind it: ``ScriptModule._c``, its methods' ``inlined_graph`` with the nodes of ``torch._C.Graph``, and
 ``make_fx`` and ``ProxyTorchDispatchMode`` of torch.fx.experimental.proxy_tensor (torch 2.9 to 2.15). When they go:
@@ -23,17 +25,19 @@ from togi.torch_internals.tensors import FakeTensorMode
 
 
 def is_traced() -> bool:
-    """Whether ``torch.jit.trace`` records what runs now."""
+    """Whether what runs now in this thread is recorded by ``torch.jit.trace``, or before autograd (``torch.export``,
+    ``make_fx(pre_dispatch=True)``), whose mode is not among ``dispatch_modes``."""
     traced: bool = torch._C._is_tracing()
-    return traced
+    return traced or torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.PreDispatch)
 
 
 def is_recorded() -> bool:
-    """Whether what runs now is recorded (``torch.jit.trace``, ``torch.export``, ``make_fx``) or runs on fake tensors,
-    where what torch does not see would become a constant."""
-    modes = dispatch_modes()
-    fake = any(isinstance(mode, FakeTensorMode | ProxyTorchDispatchMode) for mode in modes)
-    return fake or is_traced() or torch.compiler.is_exporting()
+    """Whether what runs now in this thread is recorded (``torch.jit.trace``, ``torch.export``, ``make_fx``) or runs on
+    fake tensors, where what torch does not see would become a constant.
+
+    Not asked is ``torch.compiler.is_exporting()``, which is true in all threads while one of them exports.
+    """
+    return is_traced() or any(isinstance(mode, FakeTensorMode | ProxyTorchDispatchMode) for mode in dispatch_modes())
 
 
 def holds_torchscript(module: nn.Module) -> bool:

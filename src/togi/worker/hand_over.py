@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copyreg
 import dataclasses
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,6 +17,9 @@ from togi.core.interrupt import interrupted_after
 from togi.core.judging import Judging
 from togi.core.quantities import a_type
 from togi.worker.protocol import SubjectRef
+
+_LOCKS: dict[type, Any] = {type(threading.Lock()): threading.Lock, type(threading.RLock()): threading.RLock}
+"""What makes each kind. In another process nobody holds a lock."""
 
 
 def no_metric(subject: str) -> SubjectError:
@@ -141,6 +146,13 @@ def dump(subject: Any, path: Path) -> None:
         ) from error
 
 
+def copy_locks() -> None:
+    """From now on a copy of what holds locks gets its own, in this process. For processes of togi's alone: in the
+    user's own, pickling goes on to refuse them."""
+    for kind, made_by in _LOCKS.items():
+        copyreg.pickle(kind, lambda _, made_by=made_by: (made_by, ()))
+
+
 def _on_cpu_pickler() -> type[Any]:
     """A pickler that sends tensors of a device as tensors of the CPU: one of a device would start CUDA in the process
     that loads it, which could then fork no trials, and every trial would hold the weights twice."""
@@ -153,6 +165,8 @@ def _on_cpu_pickler() -> type[Any]:
         def reducer_override(self, value: Any) -> Any:
             if type(value) is torch.Tensor and value.device.type not in ("cpu", "meta"):
                 return value.cpu().__reduce_ex__(2)  # type: ignore[no-untyped-call]
+            if type(value) in _LOCKS:
+                return _LOCKS[type(value)], ()
             if isinstance(value, torch.nn.Module) and (parametrized := parametrized_as_pickled(value)) is not None:
                 return parametrized
             return super().reducer_override(value)

@@ -31,7 +31,7 @@ from togi.machine.limits import anonymous_bytes
 from togi.worker import messages
 from togi.worker.channel import CHANNEL_FD, Channel, Closed
 from togi.worker.guard import start_guard
-from togi.worker.hand_over import no_data, no_metric
+from togi.worker.hand_over import copy_locks, no_data, no_metric
 from togi.worker.protocol import COUNTED, Raised, ServerConfig, SubjectRef
 
 _PR_SET_PDEATHSIG = 1
@@ -105,6 +105,7 @@ def _load(config: ServerConfig) -> Any:
     from togi.worker.forking import counting_devices_in_forks
 
     torch.manual_seed(config.seed)
+    copy_locks()
     if config.subject.kind in ("locator", "live"):  # the user's modules are found as in the user's own process
         sys.path[:] = [*config.subject.path, *(p for p in sys.path if p not in config.subject.path)]
     return subject_with_data(config)

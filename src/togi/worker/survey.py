@@ -23,7 +23,7 @@ from togi.machine.describe import machine as this_machine
 from togi.measure import held_by_others, wait_for
 from togi.subject.behaviour import Behaviour, observe, seed_all
 from togi.subject.identity import code_and_settings_hash
-from togi.subject.inputs import Inputs, Subject
+from togi.subject.inputs import Inputs, Subject, apart
 from togi.subject.inventory import (
     WinogradFlops,
     class_name,
@@ -166,7 +166,7 @@ def _check_callers(module: nn.Module, behaviour: Behaviour) -> None:
 
 def first_call(module: nn.Module, sample: Inputs, number: int, seed: int) -> Any:
     """The output of one call under ``no_grad``. Raises SubjectError naming the inputs' shapes when it fails."""
-    fresh = sample.clone()
+    fresh = apart(sample)
     seed_all(seed)
     try:
         with torch.no_grad():
@@ -226,7 +226,7 @@ def _observed(
     observer: Callable[[Callable[[], Any]], Any], module: nn.Module, samples: Sequence[Inputs], notes: list[str]
 ) -> Any:
     """Let an observer of torch see one pass. None, with a note, if module and observer do not get along."""
-    fresh = [sample.clone() for sample in samples]
+    fresh = [apart(sample) for sample in samples]
     try:
         return observer(lambda: _pass(module, fresh))
     except Exception as error:  # foreign code: torch's modes reject compiled parts and some kinds of tensors
@@ -257,7 +257,7 @@ def fastest_pass_ms(ready: Prepared, device: str) -> float:
 
 def _time_ms(ready: Prepared, device: str) -> float:
     """Time a pass on the device of this name: a module need not have parameters to compute there."""
-    fresh, wait = [sample.clone() for sample in ready.samples], wait_for(device)
+    fresh, wait = [apart(sample) for sample in ready.samples], wait_for(device)
     wait()
     started = time.perf_counter()
     _pass(ready.module, fresh)

@@ -82,7 +82,8 @@ def _pickled(locator: Spec) -> str:
     return (
         f"{locator.text} is a pickle of torch.save (weights or a whole module), not TorchScript. togi does not "
         "unpickle, because reading such a file can run code in it. Write a factory that builds the module and loads "
-        f"the weights: module.load_state_dict(torch.load('{locator.target}', weights_only=True)); return module, sample"
+        f"the weights: module.load_state_dict(torch.load('{locator.target}', weights_only=True)); return module, "
+        f"sample. A model of ultralytics is named 'ultralytics:{locator.target}'"
     )
 
 
