@@ -112,9 +112,7 @@ def check(
     ] = False,
     train: Annotated[
         bool,
-        typer.Option(
-            "--train", help="Expect a training step: a note says if it has none.", rich_help_panel=_SUBJECTS
-        ),
+        typer.Option("--train", help="Expect a training step: a note says if it has none.", rich_help_panel=_SUBJECTS),
     ] = False,
     dtype: Annotated[
         str | None,

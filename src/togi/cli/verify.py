@@ -45,9 +45,7 @@ def verify(
     ] = None,
     max_drop: Annotated[
         float | None,
-        typer.Option(
-            "--max-drop", metavar="DROP", parser=DROP, help="The same for one that was judged by a metric."
-        ),
+        typer.Option("--max-drop", metavar="DROP", parser=DROP, help="The same for one that was judged by a metric."),
     ] = None,
     data: Annotated[
         str | None,
