@@ -9,6 +9,7 @@ import pytest
 import togi
 from togi.core.errors import SubjectError
 from togi.core.records import Outcome
+from togi.study.bench import as_sentence
 
 
 @pytest.fixture
@@ -32,6 +33,11 @@ def subjects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         encoding="utf-8",
     )
     return tmp_path / "models.py"
+
+
+def test_a_verdict_writes_a_file_as_it_is_called() -> None:
+    assert as_sentence("fast.togi is the fastest", ["model.py:f", "fast.togi"]) == "fast.togi is the fastest."
+    assert as_sentence("cannot tell a and b apart", ["a", "b"]) == "Cannot tell a and b apart."
 
 
 @pytest.mark.thorough

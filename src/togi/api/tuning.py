@@ -102,12 +102,12 @@ def tune(
         max_latency: Time that a call of the result may take: 20ms. With several callers 95 of 100 calls.
         max_first_call: Time from loading the result's files to the first answer: 2s.
         max_error: Try approximate techniques (or only those that are allowed) up to this relative RMS error: 1e-2, 1%.
-        max_drop: The same up to this drop of the subject's metric.
+        max_drop: Try approximate techniques up to this drop of the metric.
         min_agreement: Try approximate techniques as long as this share of the validation data is proven to be answered
             as the original does: 99%.
         metric: What max_drop limits on the validation data: a measure, or a function of outputs and labels (own: the
             subject's). Default: agreement; without data the subject's own metric, on its samples.
-        better: Which values of the function that metric names are. Default: found by damaging copies of the model.
+        better: Which values of the metric function are better. Default: found by damaging copies of the model.
         data: Validation data: a function that returns samples, (samples, labels) or a togi.Validation.
         calibration: Calibration data: a function that returns samples or a DataLoader, or a folder of tensors or
             pictures.

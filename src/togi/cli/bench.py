@@ -30,7 +30,7 @@ def bench(
         typer.Argument(metavar="A B ...", help="Subjects or .togi artifacts; the first is the one compared with."),
     ],
     callers: Annotated[
-        int, typer.Option("--callers", metavar="N", min=1, help="So many call at once, in threads of one process.")
+        int, typer.Option("--callers", metavar="N", min=1, help="How many call at once, in threads of one process.")
     ] = 1,
     batch_sizes: Annotated[
         str | None,
@@ -44,7 +44,10 @@ def bench(
     max_latency: Annotated[
         float | None,
         typer.Option(
-            "--max-latency", metavar="TIME", parser=DURATION, help="With it: of a call of the best size (50ms)."
+            "--max-latency",
+            metavar="TIME",
+            parser=DURATION,
+            help="With --batch-sizes: the most that a call of the best size may take (50ms).",
         ),
     ] = None,
     different_inputs: Annotated[
@@ -74,7 +77,11 @@ def bench(
     ] = None,
     against: Annotated[
         Path | None,
-        typer.Option("--against", metavar="FILE.json", help="With it: than in this earlier 'togi bench --json'."),
+        typer.Option(
+            "--against",
+            metavar="FILE.json",
+            help="With --fail-if-slower: slower than in this earlier 'togi bench --json'.",
+        ),
     ] = None,
     no_native: NoNative = False,
     exit_undecided: ExitUndecided = 1,

@@ -108,21 +108,27 @@ def check(
     json: Json = False,
     measure: Annotated[
         bool,
-        typer.Option("--measure", help="Try what removes findings, and say what it brings.", rich_help_panel=_SUBJECTS),
+        typer.Option("--measure", help="Try what removes findings, and report its gain.", rich_help_panel=_SUBJECTS),
     ] = False,
     train: Annotated[
-        bool, typer.Option("--train", help="A note says so when it has no training step.", rich_help_panel=_SUBJECTS)
+        bool,
+        typer.Option("--train", help="Expect a training step: a note says if it has none.", rich_help_panel=_SUBJECTS),
     ] = False,
     dtype: Annotated[
         str | None,
-        typer.Option("--dtype", metavar="DTYPE", help="Predict costs for bfloat16, ...", rich_help_panel=_SUBJECTS),
+        typer.Option(
+            "--dtype",
+            metavar="DTYPE",
+            help="Predict costs as if tensors had this type: bfloat16.",
+            rich_help_panel=_SUBJECTS,
+        ),
     ] = None,
     device: Annotated[
         str,
         typer.Option(
             "--device",
             metavar="cpu|cuda[:N]|NAME",
-            help="Where it runs, or a GPU to predict costs for.",
+            help="Where the subject runs, or a GPU to predict costs for: A100.",
             rich_help_panel=_SUBJECTS,
         ),
     ] = "cpu",

@@ -27,7 +27,7 @@ def fit(
     batch: Batch = None,
     dtype: Dtype = None,
     allow: Annotated[
-        str | None, typer.Option("--allow", metavar=APPROXIMATE, help="Also what changes gradients a little.")
+        str | None, typer.Option("--allow", metavar=APPROXIMATE, help="Also try what changes gradients a little.")
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE.json", help="Write the plan, if one fits.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Let --out replace a file.")] = False,
@@ -37,7 +37,7 @@ def fit(
             "--time-limit",
             metavar="TIME",
             parser=DURATION,
-            help="For planning, once SUBJECT is loaded. Default: a minute, or 40 steps where they take longer.",
+            help="Plan for so long, once SUBJECT is loaded. Default: a minute, or 40 steps where they take longer.",
         ),
     ] = None,
     json: Json = False,
@@ -55,7 +55,8 @@ def fit(
     from togi.render.fit_text import fit_text
 
     if allow not in (None, APPROXIMATE):
-        raise UnknownNameError(f"--allow {allow} is not known{nearest(str(allow), [APPROXIMATE])}: approximate")
+        near = nearest(str(allow), [APPROXIMATE])
+        raise UnknownNameError(f"--allow {allow} is not known{near or f': it takes {APPROXIMATE}'}")
     if out is not None:
         _check_out(out, force)
     result = api.fit(

@@ -44,14 +44,14 @@ def memory(
     ] = None,
     against: Annotated[
         Path | None,
-        typer.Option("--against", metavar="FILE.json", help="An earlier --json: say what changed since."),
+        typer.Option("--against", metavar="FILE.json", help="An earlier --json: report what changed."),
     ] = None,
     fail_over: Annotated[
         int | None,
         typer.Option("--fail-over", metavar="SIZE", parser=SIZE, help="Exit with 1 when the peak is above it."),
     ] = None,
     predict: Annotated[
-        bool, typer.Option("--predict", help="Do not run it: predict. Also where --device cuda is not here.")
+        bool, typer.Option("--predict", help="Predict, do not run it; done anyway if the device is not here.")
     ] = False,
     compile: Annotated[
         bool, typer.Option("--compile", help="Predict for the module under torch.compile (on the CPU).")

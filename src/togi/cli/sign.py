@@ -16,7 +16,9 @@ def sign(
     key: Annotated[
         Path, typer.Option("--key", metavar="KEY.pem", help="The private key: 'openssl genpkey -algorithm ed25519'.")
     ],
-    ask_password: Annotated[bool, typer.Option("--ask-password", help="Of a key that is encrypted.")] = False,
+    ask_password: Annotated[
+        bool, typer.Option("--ask-password", help="Ask for the password of an encrypted key.")
+    ] = False,
     json: Json = False,
     device: Device = "cpu",
     seed: Seed = 0,

@@ -44,7 +44,8 @@ def verify(
         ),
     ] = None,
     max_drop: Annotated[
-        float | None, typer.Option("--max-drop", metavar="DROP", parser=DROP, help="The same of the subject's metric.")
+        float | None,
+        typer.Option("--max-drop", metavar="DROP", parser=DROP, help="The same for one that was judged by a metric."),
     ] = None,
     data: Annotated[
         str | None,

@@ -150,7 +150,7 @@ class Settings:
         ),
     ] = None
     max_drop: Annotated[
-        float | None, Option("DROP", parse_drop, "The same up to this drop of the subject's metric.")
+        float | None, Option("DROP", parse_drop, "Try approximate techniques up to this drop of the metric.")
     ] = None
     min_agreement: Annotated[
         float | None,
@@ -177,7 +177,7 @@ class Settings:
         Option(
             "|".join(Direction),
             Direction.of,
-            "Which values of the function that --metric names are. Default: found by damaging copies of the model.",
+            "Which values of the --metric function are better. Default: found by damaging copies of the model.",
             per_call=False,
         ),
     ] = None

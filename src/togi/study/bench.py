@@ -345,10 +345,15 @@ def distinct(names: Sequence[str]) -> list[str]:
 def _comparison(
     contestants: tuple[Contestant, ...], result: RaceResult, callers: int, common: dict[str, Any]
 ) -> Comparison:
-    sentence = f"{result.sentence[0].upper()}{result.sentence[1:]}."
+    verdict = as_sentence(result.sentence, [each.name for each in contestants])
     return Comparison(
-        contestants=contestants, verdict=sentence, noise=result.noise, rounds=result.rounds, callers=callers, **common
+        contestants=contestants, verdict=verdict, noise=result.noise, rounds=result.rounds, callers=callers, **common
     )
+
+
+def as_sentence(said: str, names: Sequence[str]) -> str:
+    """With a capital, unless it begins with one of the names: a file is called as it is written."""
+    return f"{said if said.startswith(tuple(names)) else said[0].upper() + said[1:]}."
 
 
 def _accepted_on(manifest: Manifest) -> str:
