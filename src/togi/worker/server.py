@@ -102,8 +102,6 @@ def _load(config: ServerConfig) -> Any:
     import_torch(config.threads)
     import torch
 
-    from togi.worker.forking import counting_devices_in_forks
-
     torch.manual_seed(config.seed)
     copy_locks()
     if config.subject.kind in ("locator", "live"):  # the user's modules are found as in the user's own process
