@@ -67,6 +67,10 @@ def _forward_of(module: nn.Module) -> types.FunctionType | None:
 class Switch(FunctionStandIn):
     """Stands for the ``forward`` of one module: calls of the forms that were proven go to the engine."""
 
+    _original: Any
+    _is_of_class: bool
+    """The original is the ``forward`` of the module's class, and nothing that was put in its place."""
+
     def __init__(self, module: nn.Module, path: str, original: Callable[..., Any], state: Sequence[str] = ()) -> None:
         """``state``: attributes that hold its state from call to call, which its engine is given and hands on."""
         self.path = path
@@ -110,7 +114,7 @@ class Switch(FunctionStandIn):
 
     @original.setter
     def original(self, original: Callable[..., Any] | None) -> None:
-        self._original: Any = original
+        self._original = original
         bound = isinstance(original, types.MethodType) and original.__self__ is self.module
         self._is_of_class = bound and self._original.__func__ is _forward_of(self.module)
 

@@ -152,7 +152,7 @@ class MemoryBudget:
 def _ms_between(began: Any, ended: Any) -> float:
     """Of two moments of ``MemoryBudget._now``."""
     if isinstance(began, float):
-        return (ended - began) * 1e3
+        return (float(ended) - began) * 1e3
     ended.synchronize()
     return float(began.elapsed_time(ended))
 

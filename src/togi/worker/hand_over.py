@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copyreg
 import dataclasses
+import functools
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -150,7 +151,11 @@ def copy_locks() -> None:
     """From now on a copy of what holds locks gets its own, in this process. For processes of togi's alone: in the
     user's own, pickling goes on to refuse them."""
     for kind, made_by in _LOCKS.items():
-        copyreg.pickle(kind, lambda _, made_by=made_by: (made_by, ()))
+        copyreg.pickle(kind, functools.partial(_made_anew, made_by))
+
+
+def _made_anew(made_by: Callable[[], Any], _: Any) -> tuple[Callable[[], Any], tuple[()]]:
+    return made_by, ()
 
 
 def _on_cpu_pickler() -> type[Any]:
