@@ -54,7 +54,7 @@ class MemoryMark:
     """What was in use when this process stopped; None while it runs."""
 
     def stops(self) -> None:
-        """Call it before others are told to go on, which take memory of the same device and give it back."""
+        """Call it before others go on, which take memory of the same device and give it back."""
         if self.of_all:
             self._left_bytes = cuda_bytes_of_all()
 

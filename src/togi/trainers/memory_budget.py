@@ -32,7 +32,7 @@ from togi.worker.hand_over import handed_over
 LOOKED_AT = 8
 """Batches of which the largest is planned: the memory of a step goes by its batch."""
 _TIMED = 1000
-"""The latest steps, of which the median is told."""
+"""The latest steps, whose median a line on the screen reports."""
 _OPTIMIZERS = {torch.optim.AdamW: "adamw", torch.optim.Adam: "adam"}
 
 

@@ -27,7 +27,7 @@ from togi.verify.units import NUDGES_FEW
 _KEPT_BYTES = 64 << 20
 """Of answers, all together."""
 CPU_CANNOT = re.compile("allocate memory|not implemented for|on the same device")
-"""What is said where the CPU cannot run a module of a GPU, whatever its values are."""
+"""What torch raises where the CPU cannot run a module of a GPU, whatever its values are."""
 
 
 class CpuCannotTell(Exception):

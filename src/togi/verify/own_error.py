@@ -53,7 +53,7 @@ class OwnError:
             if branched(range(len(truth)), [plain(t) for t in self._outputs], truth, moved):
                 raise ValueError("in float64 it computes something else")
         except Exception as error:  # foreign code: a forward may insist on its own dtype
-            self.note = f"Float64 is no measure of it ({first_line(error)}): outputs are compared with its own, nudged."
+            self.note = f"Float64 cannot measure it ({first_line(error)}): outputs are compared with its own, nudged."
             truth = [wide(plain(t)) for t in self._outputs]
         if self.note or any(t.numel() < FEW for t in self._outputs):
             self._nudges = [found for number in range(NUDGES_FEW) if (found := self._nudged(number))]
