@@ -97,7 +97,7 @@ def quickly(script: Path, *arguments: str, options: tuple[str, ...] = ()) -> sub
     if not _ORIGINS:
         imports = f"import {quick_tuning.__name__}, torch._dynamo, torch.export"
         _ORIGINS.append(Origin([sys.executable], imports, variables))
-    with open(os.devnull) as nothing, TemporaryFile() as printed, TemporaryFile() as said:
+    with open(os.devnull, "rb") as nothing, TemporaryFile() as printed, TemporaryFile() as said:
         fds = {0: nothing.fileno(), 1: printed.fileno(), 2: said.fileno()}
         returncode = _ORIGINS[0].fork(argv, code, variables, folder, fds).wait(200)
         texts = []

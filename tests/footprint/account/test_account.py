@@ -68,6 +68,7 @@ def _train(module: nn.Module, given: Tensor, optimizer: str = "none") -> Account
 def test_the_time_of_a_step_on_a_device_ends_when_the_device_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: time.sleep(0.05))
     step = make_step(Subject(nn.Linear(2, 2), (torch.ones(1, 2),)), train=False)
     assert account_of(step).plain_ms >= 50
