@@ -124,7 +124,7 @@ def test_validation_data_that_are_timed_too_are_told() -> None:
     with pool("models.py:timed") as processes:
         survey, _ = processes.survey(*QUIET)
         facts = processes.make_truth(survey.facts, *QUIET)
-    assert any("1 of the validation samples is also timed" in note for note in facts.notes)
+    assert any("8 of the validation rows are also timed" in note for note in facts.notes)
     assert any("No calibration data" in note for note in facts.notes)
 
 
