@@ -129,7 +129,6 @@ def test_validation_data_that_are_timed_too_are_told() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.thorough
 @pytest.mark.parametrize("given", ["models.py:loader", "folder"])
 def test_calibration_data_are_those_that_are_named(folder: Path, given: str) -> None:
     """Batches of 32 with labels, and files of 8 rows, are the same batches of 8 as the sample has."""

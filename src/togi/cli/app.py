@@ -14,7 +14,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from togi.cli.output import for_readers
+from togi.cli.output import DEBUG, for_readers
 from togi.core.errors import TogiError
 from togi.core.needs_torch import need_torch
 from togi.core.printable import printable
@@ -22,7 +22,6 @@ from togi.core.printable import printable
 USAGE_ERROR = 2
 DEFECT = 3
 INTERRUPTED = 130
-DEBUG = "--debug"
 COMMANDS = tuple(
     "tune precision run check memory fit bench verify sign export fleet explain doctor report clean demo".split()
 )

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from togi.core.records import Study
     from togi.decide.gate import Case
 
+DEBUG = "--debug"
+"""The option that shows the traceback of an error."""
+
 
 def stdout() -> Console:
     from togi.render.terminal import SafeConsole

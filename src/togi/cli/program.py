@@ -11,8 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import togi
-from togi.cli.app import DEBUG
-from togi.cli.output import say
+from togi.cli.output import DEBUG, say
 
 _OTHERS_FOLLOW = {"run": {"allow_interspersed_args": False}}
 """Settings of commands whose last arguments are those of another program."""
