@@ -8,6 +8,7 @@ import functools
 import shutil
 import tempfile
 import threading
+import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -158,9 +159,14 @@ def _made_anew(made_by: Callable[[], Any], _: Any) -> tuple[Callable[[], Any], t
     return made_by, ()
 
 
+def _code_of_its_file(arguments: tuple[Any, ...], path: str) -> types.CodeType:
+    return types.CodeType(*arguments).replace(co_filename=path)
+
+
 def _on_cpu_pickler() -> type[Any]:
     """A pickler that sends tensors of a device as tensors of the CPU: one of a device would start CUDA in the process
-    that loads it, which could then fork no trials, and every trial would hold the weights twice."""
+    that loads it, which could then fork no trials, and every trial would hold the weights twice. Code keeps the name
+    of its file, by which it is known as the user's own and shown to him: cloudpickle drops it from 3.1.3 on."""
     import cloudpickle
     import torch
 
@@ -172,6 +178,8 @@ def _on_cpu_pickler() -> type[Any]:
                 return value.cpu().__reduce_ex__(2)  # type: ignore[no-untyped-call]
             if type(value) in _LOCKS:
                 return _LOCKS[type(value)], ()
+            if isinstance(value, types.CodeType):
+                return _code_of_its_file, (self.dispatch_table[types.CodeType](value)[1], value.co_filename)
             if isinstance(value, torch.nn.Module) and (parametrized := parametrized_as_pickled(value)) is not None:
                 return parametrized
             return super().reducer_override(value)
