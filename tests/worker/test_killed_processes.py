@@ -216,6 +216,29 @@ def test_a_guard_closes_what_it_inherited_whatever_the_limit(listed: bool, monke
     os.close(write)
 
 
+@needs_fork
+@pytest.mark.parametrize("lives", [True, False])
+def test_a_guard_ends_no_process_that_got_the_number_of_its_server(
+    lives: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as parent:
+        pass
+    folder, ended = tmp_path / "folder", tmp_path / "ended"
+    folder.mkdir()
+    monkeypatch.setattr(guard, "_end", lambda server: ended.write_text(str(server), encoding="utf-8"))
+    monkeypatch.setattr(guard, "_BY_ITSELF_S", 0.3)
+
+    def serves() -> bool:
+        guard.start_guard(parent.pid, [folder])
+        if lives:
+            wait_for(lambda: not folder.exists(), "the guard did nothing")
+        return True
+
+    assert in_a_fork(serves)
+    wait_for(lambda: not folder.exists(), "the guard did nothing")
+    assert ended.exists() == lives
+
+
 def test_a_child_is_ended_at_once_as_soon_as_it_is_named(tmp_path: Path) -> None:
     """It has its process group by then, though it has not run a line of its own."""
     with WorkerPool(SubjectRef.here("nothing"), machine("cpu"), device="cpu", seed=0) as pool:

@@ -35,7 +35,8 @@ def start_guard(parent: int, folders: Sequence[Path]) -> int:
         _wait(parent, server)
         if not _runs(parent):
             _wait(server, until=time.monotonic() + _BY_ITSELF_S)
-            _end(server)
+            if os.getppid() == server:  # else it has ended by itself, and its number may be another process's by now
+                _end(server)
             for folder in folders:
                 shutil.rmtree(folder, ignore_errors=True)
     finally:

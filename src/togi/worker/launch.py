@@ -85,12 +85,13 @@ class ForkServer(abc.ABC):
                 return self._adopted(Child(self, message.pid, channel, job, message.shared_bytes))
 
     def _is_abandoned(self, started: messages.Started) -> bool:
-        """It is of an earlier request, and ended."""
+        """It is of an earlier request, and ended: as a group, since it may have ended by itself long ago, and what has
+        its number now is hardly ever the leader of one."""
         if not self._abandoned:
             return False
         self._abandoned -= 1
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(started.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(started.pid, signal.SIGKILL)
         return True
 
     def _adopted(self, child: Child) -> Child:
