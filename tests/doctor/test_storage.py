@@ -22,6 +22,7 @@ CACHES = {
     f"figures-{'0a' * 8}.json": 10,
     f"kernels/boxes-{'0a' * 10}.so": 200,
     f"inductor/{'ab' * 8}/fx/code.py": 50,
+    f"headers/{'0a' * 8}/c12.h.gch": 30,
     f"tensorrt/{'ab' * 16}/engine": 70,
     f"engines/openvino-{'ab' * 8}.json": 20,
 }

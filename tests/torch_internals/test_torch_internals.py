@@ -21,6 +21,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from tests.small_modules import Counts
 from togi.torch_internals import accepted_archives, archive, autograd, compiler, cuda, modules, profiler, tensors
+from togi.torch_internals.compiled_headers import compiled_headers_folder
 from togi.torch_internals.modes import DispatchObserver, FunctionObserver, without_modes, without_torch_function
 from togi.torch_internals.modules import BACKWARD, FORWARD, OPTIMIZER, ModuleTracker
 from togi.torch_internals.operators import (
@@ -383,3 +384,10 @@ assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 assert torch.equal(computed(), expected)
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_headers_that_inductor_compiles_beforehand_are_where_they_are_looked_for() -> None:
+    from torch._inductor import codecache
+
+    expected = compiled_headers_folder(Path("anywhere"))
+    assert Path(codecache._HEADER_DIR).parts[-2:] == expected.parts[-2:]

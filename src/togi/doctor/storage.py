@@ -62,6 +62,7 @@ _PLACES = (
     _KeptPlace(Keeping.CACHES, cache_folder, (r"figures-[0-9a-f]{16}\.json",), "how fast this machine is"),
     _KeptPlace(Keeping.CACHES, cache_folder, ("kernels", r"[\w.-]+-[0-9a-f]{20}\.(so|lock)"), "compiled kernels"),
     _KeptPlace(Keeping.CACHES, cache_folder, ("inductor", "[0-9a-f]{16}"), "what Inductor compiled"),
+    _KeptPlace(Keeping.CACHES, cache_folder, ("headers", "[0-9a-f]{16}"), "headers of torch that Inductor compiled"),
     _KeptPlace(Keeping.CACHES, cache_folder, ("tensorrt", "[0-9a-f]{32}|timings"), "engines of TensorRT"),
     _KeptPlace(
         Keeping.CACHES, cache_folder, ("engines", r"\w+-[0-9a-f]{16}\.json"), "answers of togi doctor --engines"

@@ -24,7 +24,7 @@ from togi.worker import messages
 from togi.worker.channel import CHANNEL_FD, Channel, Closed, Timeout, Unreadable
 from togi.worker.child_process import POLL_S, Child, Died
 from togi.worker.deadline import Deadline
-from togi.worker.inductor_cache import inductor_folder
+from togi.worker.inductor_cache import inductor_folder, temporary_folder
 from togi.worker.logs import shorten, tail
 from togi.worker.protocol import COUNTED, Raised, ServerConfig
 
@@ -209,7 +209,7 @@ class TrialServer(ForkServer):
             **dict.fromkeys(_COUNTS, str(self.config.threads)),
             COUNTED: " ".join(name for name in _COUNTS if name not in os.environ),
             # compilers' caches and unpacked libraries: shared by the trials of a run, gone with its folder
-            "TMPDIR": str(Path(self.config.folder) / "tmp"),
+            "TMPDIR": str(temporary_folder(Path(self.config.folder))),
             "TORCHINDUCTOR_CACHE_DIR": str(inductor_folder(Path(self.config.folder))),
             **self.environment,
             "TOGI_TOKEN": self.config.token,
