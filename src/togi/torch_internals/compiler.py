@@ -301,10 +301,14 @@ def aoti_package(program: ExportedProgram, path: str, configs: Mapping[str, Any]
 
 
 def aoti_load(path: str) -> Any:
-    """A package of ``aoti_package``, loaded. ``loader.boxed_run(tensors)`` runs it."""
-    import torch._inductor
+    """A package of ``aoti_package``, loaded. ``boxed_run(tensors)`` of what is returned runs it.
 
-    return torch._inductor.aoti_load_package(path)
+    Not by ``aoti_load_package``, which asks what this processor can do by compiling programs for it, only to warn of
+    another one: in each new process, without a compiler in vain.
+    """
+    import torch
+
+    return torch._C._aoti.AOTIModelPackageLoader(path, "model", False, 1, -1)  # type: ignore[attr-defined]
 
 
 def aoti_operators(path: Path) -> Iterator[str]:

@@ -60,7 +60,7 @@ class AotInductorProgram(StoredProgram):
         super().__init__(signature, stored)
         self.threads = threads
         self.written = tuple(written)
-        self.runner = aoti_load(str(path)).loader
+        self.runner = aoti_load(str(path))
         if any(map(runs_python, aoti_operators(path))):
             self.serve_one_at_a_time()
 
