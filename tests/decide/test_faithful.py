@@ -264,6 +264,26 @@ def test_accuracy_is_told_with_what_it_was() -> None:
     assert "accuracy (from 81.2 to 80.9 %, scores read as logits): 300 samples" in told
 
 
+def test_an_output_that_the_measure_does_not_judge_may_not_be_ruined() -> None:
+    """A detector: its scores agree, and its boxes are anywhere."""
+    names = ("output.scores", "output.boxes")
+    leaves = tuple(
+        LeafError(name=name, rmse=rmse, max_abs=rmse, units=1e4) for name, rmse in zip(names, (0.3, 0.2), strict=True)
+    )
+    proven = Accuracy(
+        measure=AccuracyMeasure.AGREEMENT, confirmation=True, drop=flips(0, 300, 300), outputs=("output.scores",)
+    )
+    found = report(accuracy=proven, rmse=0.3).model_copy(update={"leaves": leaves})
+    outcome, reason = accept(found, exact=False, judging=AGREEMENT)
+    assert outcome is Outcome.WRONG
+    assert "in output.boxes is 2.0e-01" in reason
+    assert accept(found, exact=False, judging=AGREEMENT, max_error=0.4)[0] is Outcome.OK
+    both = found.model_copy(update={"accuracy": proven.model_copy(update={"outputs": names})})
+    outcome, reason = accept(both, exact=False, judging=AGREEMENT)
+    assert outcome is Outcome.OK
+    assert reason.startswith("approximate: agreement (of output.scores): 300 samples")
+
+
 def test_what_was_not_judged_on_the_data_is_not_accepted() -> None:
     assert accept(report(metric=1.0, metric_original=1.0), exact=False, judging=AGREEMENT)[0] is Outcome.WRONG
     assert accept(report(faithful=True), exact=False, judging=AGREEMENT)[0] is Outcome.OK
