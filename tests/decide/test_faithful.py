@@ -297,6 +297,13 @@ def test_the_less_exact_the_original_the_fewer_times_its_error_may_be_exceeded(o
     assert counted(times * own, 0.0, own, 10) == times * own, "of few numbers it may be luck"
 
 
+def test_16_bit_numbers_may_err_by_fewer_times_the_originals_error() -> None:
+    for own in (1e-3, 4e-3, 1e-2):
+        assert counted(4 * own, 0.0, own, 1000, in_16_bits=True) == pytest.approx(MAX_UNITS * own)
+    assert counted(0.04, 0.0, 0.01, 10, in_16_bits=True) == 0.04, "of few numbers it may be luck"
+    assert counted(0.05, 0.0, 0.025, 1000, in_16_bits=True) == counted(0.05, 0.0, 0.025, 1000)
+
+
 def test_what_all_numbers_share_counts_more_where_the_original_is_inexact() -> None:
     assert counted(5e-3, 5e-3, 2e-3, 1000) == 2e-2
     assert counted(5e-6, 5e-6, 2e-6, 1000) == counted(5e-3, 5e-3, 2e-3, 10) * 1e-3 == 5e-6
