@@ -152,6 +152,29 @@ def live() -> Iterator[tuple[Program, Installed]]:
         yield model, installed
 
 
+class Adds(nn.Module):
+    """Writes into its first argument before it reads the second."""
+
+    def forward(self, total: Tensor, x: Tensor) -> Tensor:
+        total += 1
+        return total * 10 + x
+
+
+def test_calls_in_which_what_is_written_shares_memory_with_another_input_run_the_original() -> None:
+    """An engine is given what was there before, and the original reads what it has just written."""
+    model, twin = program(Adds), program(Adds)
+    given = Inputs((torch.rand(4), torch.rand(4)))
+    with put_in([part_of(model, given)], model, keep_originals=True) as installed:
+        for start in (4, 2, 0):
+            memory, expected = torch.arange(8.0), torch.arange(8.0)
+            found = model(memory[:4], memory[start : start + 4])
+            assert torch.equal(found, twin(expected[:4], expected[start : start + 4]))
+            assert torch.equal(memory, expected)
+        assert installed.counts == {"part": (1, 2)}
+        (switch,) = installed.switches
+        assert "share memory, and the call writes into" in switch.last_reason
+
+
 def other_weight(model: Any) -> None:
     model.part.layers[0].weight = nn.Parameter(torch.rand(4, 3, 3, 3), requires_grad=False)
 

@@ -264,6 +264,26 @@ def test_accuracy_is_told_with_what_it_was() -> None:
     assert "accuracy (from 81.2 to 80.9 %, scores read as logits): 300 samples" in told
 
 
+def test_an_output_that_the_measure_does_not_judge_may_not_be_ruined() -> None:
+    """A detector: its scores agree, and its boxes are anywhere."""
+    names = ("output.scores", "output.boxes")
+    leaves = tuple(
+        LeafError(name=name, rmse=rmse, max_abs=rmse, units=1e4) for name, rmse in zip(names, (0.3, 0.2), strict=True)
+    )
+    proven = Accuracy(
+        measure=AccuracyMeasure.AGREEMENT, confirmation=True, drop=flips(0, 300, 300), outputs=("output.scores",)
+    )
+    found = report(accuracy=proven, rmse=0.3).model_copy(update={"leaves": leaves})
+    outcome, reason = accept(found, exact=False, judging=AGREEMENT)
+    assert outcome is Outcome.WRONG
+    assert "in output.boxes is 2.0e-01" in reason
+    assert accept(found, exact=False, judging=AGREEMENT, max_error=0.4)[0] is Outcome.OK
+    both = found.model_copy(update={"accuracy": proven.model_copy(update={"outputs": names})})
+    outcome, reason = accept(both, exact=False, judging=AGREEMENT)
+    assert outcome is Outcome.OK
+    assert reason.startswith("approximate: agreement (of output.scores): 300 samples")
+
+
 def test_what_was_not_judged_on_the_data_is_not_accepted() -> None:
     assert accept(report(metric=1.0, metric_original=1.0), exact=False, judging=AGREEMENT)[0] is Outcome.WRONG
     assert accept(report(faithful=True), exact=False, judging=AGREEMENT)[0] is Outcome.OK
@@ -275,6 +295,13 @@ def test_what_was_not_judged_on_the_data_is_not_accepted() -> None:
 def test_the_less_exact_the_original_the_fewer_times_its_error_may_be_exceeded(own: float, times: float) -> None:
     assert counted(times * own, 0.0, own, 1000) == pytest.approx(MAX_UNITS * own)
     assert counted(times * own, 0.0, own, 10) == times * own, "of few numbers it may be luck"
+
+
+def test_16_bit_numbers_may_err_by_fewer_times_the_originals_error() -> None:
+    for own in (1e-3, 4e-3, 1e-2):
+        assert counted(4 * own, 0.0, own, 1000, in_16_bits=True) == pytest.approx(MAX_UNITS * own)
+    assert counted(0.04, 0.0, 0.01, 10, in_16_bits=True) == 0.04, "of few numbers it may be luck"
+    assert counted(0.05, 0.0, 0.025, 1000, in_16_bits=True) == counted(0.05, 0.0, 0.025, 1000)
 
 
 def test_what_all_numbers_share_counts_more_where_the_original_is_inexact() -> None:

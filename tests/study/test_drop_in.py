@@ -407,12 +407,27 @@ def hooked() -> Around:
     ("module", "keeps"),
     [(Sleeper(), False), (Remembers(), True), (MakesOnce(), False), (Counts(), True), (Counts(in_buffer=False), False)],
 )
-def test_that_calls_leave_tensors_in_a_module_is_said(module: nn.Module, keeps: bool) -> None:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        assert tuned_object(module.eval(), X)[0] is module
-    assert any("leave other tensors" in str(each.message) for each in caught) is keeps
+def test_a_module_whose_calls_leave_tensors_in_it_is_tuned_by_its_parts(module: nn.Module, keeps: bool) -> None:
+    """What stands for the forward of a whole module leaves none."""
+    found, _ = tuned_object(module.eval(), X)
+    assert isinstance(found, ProgramModule) is keeps
+    assert keeps or found is module
     assert not hasattr(module, "found"), "a copy was asked"
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("home")
+def test_an_optimized_module_leaves_what_its_calls_leave() -> None:
+    torch.manual_seed(0)
+    model = Remembers().eval()
+    plain = copy.deepcopy(model)
+    optimized(model, X)
+    (switch,) = (vars(part)["forward"] for part in switched(model))
+    with torch.no_grad():
+        for x in (X, X + 1, X * 2):
+            torch.testing.assert_close(model(x), plain(x))
+            torch.testing.assert_close(model.found, plain.found)
+    assert switch.engine_calls >= 2
 
 
 def test_a_module_with_hooks_of_its_own_is_tuned_by_its_parts() -> None:

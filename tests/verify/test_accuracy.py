@@ -21,7 +21,15 @@ from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
 from togi.subject.validation import Validation
 from togi.verify import accuracy
-from togi.verify.accuracy import answer_once, check_answers, judged, known_answers, not_judged
+from togi.verify.accuracy import (
+    answer_once,
+    check_answers,
+    judged,
+    judged_outputs,
+    known_answers,
+    known_others,
+    not_judged,
+)
 
 CLASSES, COUNT = 8, 400
 BUILT_IN = [measure for measure in AccuracyMeasure if measure is not AccuracyMeasure.OWN]
@@ -280,7 +288,7 @@ def times_asked(module: nn.Module, validation: Validation, folder: Path, monkeyp
     asked: list[int] = []
     answer = accuracy._answer
 
-    def noted(call: Callable[..., Any], sample: Inputs, seed: int) -> Tensor:
+    def noted(call: Callable[..., Any], sample: Inputs, seed: int) -> Any:
         asked.append(1)
         return answer(call, sample, seed)
 
@@ -336,16 +344,69 @@ def test_answers_to_other_data_are_not_taken_for_those_to_these(tmp_path: Path) 
             known_answers(tmp_path, data(20, **other))
 
 
-def test_what_a_model_returns_besides_what_is_judged_is_told() -> None:
-    def signature(*names: str) -> Signature:
-        x = torch.ones(1, 2)
-        returned = {name: x.long() if name == "class" else x.clone() for name in names}
-        return Signature.of(nn.Identity(), (Inputs((x,)),), [returned])
+class Heads(nn.Module):
+    """Scores, scores of its own of as many classes, what was decided, and four numbers that are none of that."""
 
-    assert not_judged(signature("scores")) == not_judged(signature("class", "scores")) == []
-    (note,) = not_judged(signature("class", "boxes", "scores"))
-    assert "one of 2 floating-point tensors" in note
-    assert "boxes" in note
+    def __init__(self, broken: str = "") -> None:
+        super().__init__()
+        self.broken = broken
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        other = x.roll(1, -1)
+        found = {"scores": x * 2, "other": other, "decided": other.argmax(-1), "box": x[:, :4] * 9}
+        if self.broken:
+            found[self.broken] = found[self.broken].flip(-1) if self.broken != "decided" else 7 - found["decided"]
+        return found
+
+
+def judged_heads(broken: str, measure: AccuracyMeasure, tmp_path: Path) -> Accuracy:
+    validation = data()
+    answer_once(Heads(), validation, tmp_path, seed=0, device="cpu")
+    return judged(
+        Heads(broken),
+        validation,
+        known_answers(tmp_path, validation),
+        Judging(measure=measure, max_drop=0.5),
+        confirmation=False,
+        seed=0,
+        device="cpu",
+        others=known_others(tmp_path, validation),
+    )
+
+
+@pytest.mark.parametrize("broken", ["other", "decided"])
+def test_the_output_that_loses_most_decides(broken: str, tmp_path: Path) -> None:
+    found = judged_heads(broken, AccuracyMeasure.AGREEMENT, tmp_path)
+    assert found.drop.mean > 0.9
+    assert broken in found.outputs[0]
+    assert standing(found.drop, 0.5) is Standing.OUTSIDE
+    assert len(found.outputs) == 3
+    assert not any("box" in name for name in found.outputs)
+
+
+def test_labels_are_of_the_first_output_alone(tmp_path: Path) -> None:
+    assert judged_heads("", AccuracyMeasure.ACCURACY, tmp_path).measure is AccuracyMeasure.ACCURACY
+    found = judged_heads("other", AccuracyMeasure.ACCURACY, tmp_path)
+    assert found.measure is AccuracyMeasure.AGREEMENT
+    assert found.drop.mean > 0.9
+
+
+def test_what_a_model_returns_besides_what_is_judged_is_told(tmp_path: Path) -> None:
+    x = torch.rand(1, CLASSES)
+    signature = Signature.of(nn.Identity(), (Inputs((x,)),), [Heads()(x)])
+    answer_once(Heads(), data(), tmp_path, seed=0, device="cpu")
+
+    def told(measure: AccuracyMeasure) -> list[str]:
+        return not_judged(signature, judged_outputs(measure, data(), tmp_path))
+
+    (note,) = told(AccuracyMeasure.AGREEMENT)
+    by, _, others = note.partition("of the outputs, and not by")
+    assert "decided" in by
+    assert "box" in others
+    assert "decided" not in others
+    (note,) = told(AccuracyMeasure.KL)
+    assert "decided" in note.partition("and not by")[2]
+    assert not_judged(signature, [facts.name for facts in signature.outputs_facts]) == []
 
 
 def test_what_cannot_be_judged_is_told(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from togi.decide.faithful import in_units
+from togi.decide.faithful import MAX_UNITS, in_units
 from togi.verify.compare import (
     between,
     columns_apart,
@@ -20,6 +20,7 @@ from togi.verify.compare import (
     threshold_of_large,
     together,
 )
+from togi.verify.units import error_in_units
 
 finite = st.floats(-1e3, 1e3, allow_nan=False, width=32)
 lists = st.lists(finite, min_size=1, max_size=40)
@@ -224,3 +225,17 @@ def test_large_numbers_are_no_mask():
     x[9:20] = 1.0
     assert sentinel_threshold(x) == torch.finfo(torch.float32).max
     assert not bool(between(math.inf, math.inf, x.double(), x / 0).any())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_scatter_of_many_roundings_in_16_bits_is_not_faithful(dtype):
+    """What torch rounds once is off by half a rounding, and an engine that folds a scale into weights by some more."""
+    generator = torch.Generator().manual_seed(0)
+    truth = torch.randn(4096, dtype=torch.float64, generator=generator)
+    noise = torch.randn(4096, dtype=torch.float64, generator=generator)
+    eager, rounding = truth.to(dtype), torch.finfo(dtype).eps
+
+    def off_by(roundings):
+        return error_in_units((truth + roundings * rounding * noise).to(dtype), truth, eager)
+
+    assert off_by(0.75) <= MAX_UNITS < off_by(2.5)

@@ -228,6 +228,24 @@ def test_objects_that_calls_write_into_are_new_for_each(kind: str) -> None:
     assert len(kept) == 0
 
 
+def test_what_a_call_overwrites_may_share_no_memory_with_another_input() -> None:
+    class Adds(nn.Module):
+        def forward(self, x: Tensor, total: Tensor, y: Tensor) -> Tensor:
+            total += x
+            return total * y
+
+    found = survey(Subject(Adds(), [Inputs((torch.ones(3), torch.zeros(3), torch.ones(3)))]), captured=False).signature
+    assert found.written == (1,)
+    memory = torch.arange(12.0)
+    found.checked((memory[:3], memory[3:6], memory[1:4][:3].clone()), {})
+    found.checked((memory[:3], memory[3:6], memory[:3]), {})
+    for x, total, y in ((0, 2, 6), (6, 2, 4), (2, 2, 6)):
+        with pytest.raises(ValueError, match=r"total and [xy] share memory.*Give a copy of one"):
+            found.checked((memory[x : x + 3], memory[total : total + 3], memory[y : y + 3]), {})
+    only_read = survey(Subject(nn.Bilinear(3, 3, 2), [Inputs((torch.ones(2, 3), torch.ones(2, 3)))]), captured=False)
+    assert only_read.signature.written == ()
+
+
 def test_what_cannot_be_copied_is_shared() -> None:
     drawn, model = (number for number in range(3)), nn.Sequential(nn.Linear(2, 2))
     copied = apart(Inputs(({1: drawn}, model, print), {"x": torch.ones(2)}))

@@ -324,6 +324,9 @@ class Accuracy(Record):
     candidate: float | None = None
     form: ScoreForm | None = None
     """How the scores were read, where that decides what is right. None: it does not, or an earlier version."""
+    outputs: tuple[str, ...] = ()
+    """Names of the outputs that were judged; all here is of the first of them, which lost most. Empty: by the user's
+    function, which is given all of them, or an earlier version."""
 
 
 class ErrorReport(Record):

@@ -47,10 +47,6 @@ _OF_A_COLLECTION = ((1 / 8, 4), (1 / 2, 2), (7 / 8, 1))
 """Where in the order of lengths the texts of a call lie, and how many: of long ones few, which cost most."""
 IN_FOLDER = f"optimized{SUFFIX}"
 """The artifact next to the files of a saved model."""
-_KEEPS = (
-    "calls of {} leave other tensors in its attributes or buffers each time, and what togi puts in may leave them as "
-    "they are: do not read them there, and return them instead"
-)
 _CALLED = "module"
 """What ``_calls_of`` calls the module that it calls."""
 _ASK_S = 60.0
@@ -83,10 +79,10 @@ def tuned_object(obj: Any, inputs: Any) -> tuple[nn.Module, list[Inputs]]:
             "first"
         )
     if not isinstance(program, ProgramModule):
-        if has_own_call(program) or any(map(users_hooks, program.modules())):
-            program = _calls_of(program)  # what is put in is ``forward`` alone
-        elif _keeps_tensors(program, samples[0]):
-            warnings.warn(_KEEPS.format(_name(program)), stacklevel=3)
+        hooked = has_own_call(program) or any(map(users_hooks, program.modules()))
+        if hooked or _keeps_tensors(program, samples[0]):
+            # what stands for a whole module is ``forward`` alone, and leaves nothing behind; a part leaves its state
+            program = _calls_of(program)
     _warn_of_hooks(program)
     return program, samples
 

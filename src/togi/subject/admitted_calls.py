@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from togi.subject.conditions import condition, sizes_in
 from togi.subject.domain import refusals_on_device
-from togi.subject.refused_calls import not_contiguous, other_input, sizes_apart, unmet_condition, values_outside
+from togi.subject.refused_calls import (
+    not_contiguous,
+    other_input,
+    shared_memory,
+    sizes_apart,
+    unmet_condition,
+    values_outside,
+)
 from togi.subject.sample_facts import STRIDED
 
 if TYPE_CHECKING:
@@ -45,6 +52,7 @@ class AdmittedCalls:
         ]
         self._related = [(*relation.one, *relation.other, relation.more, relation) for relation in signature.relations]
         self._contiguous = signature.contiguous
+        self._written = signature.written
         self._restricted = signature.restricted
         self._on_device = any(signature.devices[at] != "cpu" for at, _ in self._restricted)
         self.conditions = [(text, condition(text)) for text in signature.conditions]
@@ -79,8 +87,24 @@ class AdmittedCalls:
                 raise sizes_apart(self._signature, relation, tensors)
         if self.conditions:
             self._check_conditions(tensors, tuple([shapes[i][dim] for i, dim in self._conditioned_sizes]))
+        if self._written:
+            self._check_memory(tensors)
         if self._restricted:
             self._check_domains(tensors, keeps)
+
+    def _check_memory(self, tensors: Sequence[Tensor]) -> None:
+        """That nothing which the call overwrites lies in the memory of another input: an engine would read that as it
+        was before."""
+        from togi.subject.plain_tensors import extent
+
+        if len(set(map(_memory, tensors))) == len(tensors):
+            return
+        extents = [extent(tensor) or (0, 0) for tensor in tensors]
+        for at in self._written:
+            start, end = extents[at]
+            for other, (begins, ends) in enumerate(extents):
+                if other != at and begins < end and start < ends:
+                    raise shared_memory(self._signature, at, other)
 
     def _check_domains(self, tensors: Sequence[Any], keeps: Keeps | None) -> None:
         deferred, looked_at = self._deferred, []
@@ -115,3 +139,11 @@ def _on(device: str) -> Callable[[Tensor], bool]:
     if device in ("cpu", "cuda"):
         return attrgetter(f"is_{device}")  # a quarter of the time that its ``device.type`` takes
     return lambda tensor: tensor.device.type == device
+
+
+def _memory(tensor: Tensor) -> int:
+    """Another number for each storage."""
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except RuntimeError:  # sparse, or deferred: it has none
+        return id(tensor)

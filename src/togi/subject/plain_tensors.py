@@ -1,4 +1,4 @@
-"""Tensors of every kind as plain ones on the CPU, and their bytes."""
+"""Tensors of every kind as plain ones on the CPU, their bytes, and where they lie."""
 
 from __future__ import annotations
 
@@ -40,3 +40,17 @@ def as_bytes(tensor: Tensor) -> Tensor:
     """Of a dense one. What has a single element is contiguous with any stride, by which it cannot be seen as bytes."""
     flat = tensor.contiguous().flatten()
     return flat.as_strided(flat.shape, (1,)).view(torch.uint8)
+
+
+def extent(tensor: Tensor) -> tuple[int, int] | None:
+    """The addresses at which its memory begins, and ends. None where it has none of its own."""
+    if tensor.layout is torch.sparse_coo:
+        tensor = tensor.detach().coalesce().values() if tensor.is_coalesced() else tensor.detach()._values()
+    if tensor.layout is not torch.strided or tensor.numel() == 0 or tensor.device.type == "meta":
+        return None
+    try:
+        start = tensor.data_ptr()
+    except RuntimeError:  # a wrapper subclass has no memory of its own
+        return None
+    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return start, start + span * tensor.element_size()

@@ -50,6 +50,15 @@ def not_contiguous(signature: Signature, position: int, tensor: Tensor) -> Value
     )
 
 
+def shared_memory(signature: Signature, written: int, other: int) -> ValueError:
+    """A call that overwrites an input, and thereby another."""
+    names = [signature.inputs_facts[at].name for at in (written, other)]
+    return ValueError(
+        f"{names[0]} and {names[1]} share memory, and the call writes into {names[0]}: it was tuned and proven with "
+        "inputs that lie apart. Give a copy of one, or call the original"
+    )
+
+
 def sizes_apart(signature: Signature, relation: Relation, tensors: Sequence[Tensor]) -> ValueError:
     """Two sizes that do not belong together."""
     (i, dim), (j, along) = relation.one, relation.other

@@ -72,6 +72,14 @@ def _followed(
     return followed
 
 
+def _written(module: nn.Module, signature: Signature) -> list[int]:
+    """The flat inputs that calls of the module of which this is the pure form overwrite."""
+    from togi.subject.pure import Pure
+
+    changes = module.effects.changes if isinstance(module, Pure) else ()
+    return sorted(signature.positions_of(change.argument)[at] for change in changes for at in change.written)
+
+
 class Signature(Record):
     """Inputs and outputs of a module, for all its samples."""
 
@@ -105,6 +113,8 @@ class Signature(Record):
     """The size that each carried number of a call follows. Empty: these numbers decide nothing."""
     contiguous: bool = False
     """Its inputs have to be contiguous: the captured graph reads memory by strides, as it lay in the samples."""
+    written: tuple[int, ...] = ()
+    """Flat inputs that a call overwrites. They may share no memory with others."""
 
     @model_validator(mode="after")
     def _complete(self) -> Signature:
@@ -132,6 +142,8 @@ class Signature(Record):
             raise ValueError(
                 f"{len(self.follows)} sizes that numbers follow, and {self._items.count('carried')} numbers"
             )
+        if not all(0 <= at < len(dims) for at in self.written):
+            raise ValueError("a call that overwrites an input that it does not have")
         if not all(0 <= each.input < len(dims) and 0 <= each.dim < dims[each.input] for each in self.follows):
             raise ValueError("a number that follows a size that the inputs do not have")
         return self
@@ -157,7 +169,7 @@ class Signature(Record):
         check_dynamic(dynamic or {}, flat_inputs[0])
         facts = tensor_facts(flat_inputs, dynamic or {})
         layouts = tuple(layout_of(tensor) for _, tensor in flat_inputs[0])
-        return cls(
+        made = cls(
             parameters=parameters,
             none_by_default=none_by_default(module),
             positional=positional,
@@ -172,6 +184,7 @@ class Signature(Record):
             relations=relations_between(flat_inputs, facts, dynamic or {}),
             follows=_followed(module, samples, arguments, flat_inputs),
         )
+        return made.writing(_written(module, made))
 
     @property
     def opaque(self) -> str | None:
@@ -237,6 +250,10 @@ class Signature(Record):
         """The flat tensors of one argument of a call, by its keyword or position."""
         return tensors[self._places[key]]
 
+    def positions_of(self, key: str | int) -> range:
+        """Which of the flat inputs are those of an argument, by its keyword or position."""
+        return range(len(self.inputs_facts))[self._places[key]]
+
     @functools.cached_property
     def _places(self) -> dict[str | int, slice]:
         counts = [structure.tensor_count for structure in self.arguments]
@@ -262,6 +279,10 @@ class Signature(Record):
     def of_contiguous(self) -> Signature:
         """The same for contiguous inputs alone."""
         return Signature(**(dict(self) | {"contiguous": True}))
+
+    def writing(self, inputs: Sequence[int]) -> Signature:
+        """The same for calls that overwrite these flat inputs."""
+        return Signature(**(dict(self) | {"written": tuple(inputs)})) if inputs else self
 
     def within(self, domains: Sequence[Domain]) -> Signature:
         """The same for these values alone."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from togi.core.errors import Refused
 from togi.core.records import Facts
 from togi.techniques.base import Applies, LowerPrecision, Options, Refuses
 
@@ -42,6 +43,23 @@ def emulated(facts: Facts, type_name: str, consequence: str) -> Refuses | None:
     if limit in instructions.ruled_out_by:
         return Refuses(f"ONEDNN_MAX_CPU_ISA={limit} keeps oneDNN from the CPU's {type_name} instructions: unset it")
     return None
+
+
+def emulated_rest(facts: Facts) -> Refuses | None:
+    """Refuse a CPU on which ``rest=bf16`` changes nothing."""
+    return emulated(facts, "bfloat16", "what is not quantized would stay in float32")
+
+
+def with_rest(candidate: Candidate, options: Options) -> Candidate:
+    """Let OpenVINO compute in bfloat16 what is not quantized, where the options ask for it (``rest=bf16``). Raises
+    Refused on a CPU that cannot."""
+    if options.get("rest") != "bf16":
+        return candidate
+    if refusal := emulated_rest(candidate.facts):
+        raise Refused(refusal.reason)
+    from togi.techniques.engine.programs.openvino_library import ask_for_bf16
+
+    return candidate.with_pass("openvino", ask_for_bf16)
 
 
 class HalfPrecision(LowerPrecision):

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import math
 import os
 import random
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from togi.core.caches import home, private, processor
-from togi.core.choices import AccuracyMeasure
+from togi.core.choices import AccuracyMeasure, ScoreForm
 from togi.core.errors import SubjectError, TogiError
 from togi.core.judging import Judging
 from togi.core.records import Accuracy, Drop
@@ -23,14 +25,18 @@ from togi.decide.paired import Standing, by_group, flips, halves, scores, standi
 from togi.subject.compared import as_compared
 from togi.subject.identity import computation_hash
 from togi.subject.inputs import Inputs
+from togi.subject.plain_tensors import plain
 from togi.subject.signature import Signature
 from togi.subject.validation import Validation, check_same_data, hashes_of
 from togi.verify.leaves import tensors_in
 from togi.verify.measures import RowMeasure
 from togi.verify.own_metric import KnownScores, SeenGroups, answered
+from togi.verify.scores import form_of, rows_of
 
 FILE = "answers.safetensors"
 _DATA = "data"
+_FIRST, _OTHER = "first", "other"
+"""In the names of what is kept."""
 _LOOKS = (1 / 16, 1 / 8, 1 / 4, 1 / 2)
 """Shares of the samples after which a recipe that is surely outside is stopped."""
 _ASKED_AGAIN = 4
@@ -39,6 +45,19 @@ _ROUNDING = 1e-3
 """Of an answer's largest value: what rounding may change. Where half precision changes more, all is answered anew."""
 
 Call = Callable[..., Any]
+_NOTHING = torch.empty(0)
+_UNLABELLED = {AccuracyMeasure.ACCURACY: AccuracyMeasure.AGREEMENT, AccuracyMeasure.PERPLEXITY: AccuracyMeasure.KL}
+"""What stands for measures with labels where there are none: of a second output."""
+
+
+class _Answer(NamedTuple):
+    """What is judged of what a call returned."""
+
+    name: str
+    scores: Tensor
+    """The first floating-point tensor."""
+    others: Mapping[str, Tensor]
+    """By name: of its shape, and integers, in which decisions may stand."""
 
 
 def check_calls(validation: Validation, signature: Signature) -> None:
@@ -76,15 +95,18 @@ def answer_once(module: nn.Module, validation: Validation, folder: Path, *, seed
     _write(folder / FILE, answers, validation.identity)
 
 
-def _still_answered(module: nn.Module, inputs: Sequence[Inputs], answers: Sequence[Tensor], seed: int) -> bool:
+def _still_answered(module: nn.Module, inputs: Sequence[Inputs], answers: Sequence[_Answer], seed: int) -> bool:
     """Whether the original gives these answers to a few of the inputs, but for rounding."""
     few = {i * len(inputs) // _ASKED_AGAIN for i in range(_ASKED_AGAIN)}
     return all(_agree(_answer(module, inputs[i], seed), answers[i]) for i in few)
 
 
-def _agree(now: Tensor, then: Tensor) -> bool:
-    return now.shape == then.shape and torch.allclose(
-        now, then, rtol=_ROUNDING, atol=_ROUNDING * _largest(then), equal_nan=True
+def _agree(answer: _Answer, kept: _Answer) -> bool:
+    now, then = answer.scores, kept.scores
+    return (
+        now.shape == then.shape
+        and answer.others.keys() == kept.others.keys()
+        and torch.allclose(now, then, rtol=_ROUNDING, atol=_ROUNDING * _largest(then), equal_nan=True)
     )
 
 
@@ -102,7 +124,18 @@ def check_answers(
 
 
 def known_answers(folder: Path, validation: Validation) -> list[Tensor]:
-    """Raises TogiError where there are none, and SubjectError where they are of other data."""
+    """The first floating-point tensor of each. Raises TogiError where there are none, and SubjectError where they are
+    of other data."""
+    return [answer.scores for answer in _known(folder, validation)]
+
+
+def known_others(folder: Path, validation: Validation) -> dict[str, list[Tensor]]:
+    """By name what else all answers hold that may be judged. Raises as ``known_answers`` does."""
+    answers = [answer.others for answer in _known(folder, validation)]
+    return {name: [of[name] for of in answers] for name in answers[0] if all(name in of for of in answers)}
+
+
+def _known(folder: Path, validation: Validation) -> list[_Answer]:
     answers = _read(folder / FILE, len(validation.inputs))
     if answers is None:
         raise TogiError(f"the original's answers in {folder} cannot be read. Run the command again: they are made anew")
@@ -118,23 +151,28 @@ def _data_of(file: Path) -> str:
         return str((kept.metadata() or {}).get(_DATA))
 
 
-def _read(file: Path, count: int) -> list[Tensor] | None:
+def _read(file: Path, count: int) -> list[_Answer] | None:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    found: list[dict[str, dict[str, Tensor]]] = [{_FIRST: {}, _OTHER: {}} for _ in range(count)]
     try:
-        kept = load_file(str(file))
-    except (OSError, SafetensorError):
+        for key, tensor in load_file(str(file)).items():
+            number, kind, name = key.split(" ", 2)
+            found[int(number)][kind][name] = tensor
+        return [_Answer(*of[_FIRST].popitem(), of[_OTHER]) for of in found]
+    except (OSError, SafetensorError, ValueError, LookupError):  # an earlier version's, too
         return None
-    return [kept[str(i)] for i in range(count)] if len(kept) == count else None
 
 
-def _write(file: Path, answers: Sequence[Tensor], data: str = "") -> None:
+def _write(file: Path, answers: Sequence[_Answer], data: str = "") -> None:
     """Complete or not at all. ``data``: the identity of those that were answered."""
     from safetensors.torch import save_file
 
     partial = file.with_name(f".{os.getpid()}-{file.name}")
-    save_file({str(i): answer.contiguous() for i, answer in enumerate(answers)}, str(partial), {_DATA: data})
+    kept = {f"{i} {_FIRST} {answer.name}": answer.scores for i, answer in enumerate(answers)}
+    kept |= {f"{i} {_OTHER} {name}": other for i, of in enumerate(answers) for name, other in of.others.items()}
+    save_file({key: tensor.contiguous() for key, tensor in kept.items()}, str(partial), {_DATA: data})
     partial.replace(file)
 
 
@@ -147,6 +185,7 @@ def judged(
     confirmation: bool,
     seed: int,
     device: str,
+    others: Mapping[str, Sequence[Tensor]] = MappingProxyType({}),
 ) -> Accuracy:
     """How far ``call`` got worse than the original, on one half of the data. It ends early where that is surely too
     far. Raises whatever ``call`` raises, and CannotScore where the user's metric has no number for its outputs.
@@ -154,6 +193,8 @@ def judged(
     Args:
         answers: of the original, to all samples; or what the user's metric says of them.
         confirmation: on the half that did not choose it.
+        others: what else the original answers (``known_others``). What is of the kind of ``answers`` is judged as these
+            are, and the worst counts.
     """
     assert judging.measure is not None
     inputs = validation.inputs
@@ -161,11 +202,11 @@ def judged(
     chosen_with = seed if judging.seed is None else judging.seed
     asked = range(len(inputs)) if judging.by_all else halves(group_of, chosen_with)[confirmation]
     indices = _in_random_order(group_of, asked, seed)
-    measured: SeenGroups | _SeenRows
+    measured: SeenGroups | _SeenOutputs
     if isinstance(answers, KnownScores):
         measured = SeenGroups(answers, indices)
     else:
-        measured = _SeenRows(judging.measure, validation, answers, indices)
+        measured = _SeenOutputs(judging, validation, answers, others, indices)
     looks = {max(1, round(share * len(indices))) for share in _LOOKS}
     for number, i in enumerate(indices, start=1):
         measured.add(i, call, inputs[i].to(device), seed)
@@ -183,38 +224,129 @@ def _in_random_order(group_of: Sequence[Hashable], indices: Sequence[int], seed:
     return sorted(indices, key=lambda i: places[group_of[i]])
 
 
-def _answer(call: Call, sample: Inputs, seed: int) -> Tensor:
-    """The first floating-point tensor of what it returns."""
-    for _, tensor in tensors_in(as_compared(answered(call, sample, seed)), "output"):
+def _answer(call: Call, sample: Inputs, seed: int) -> _Answer:
+    """Raises SubjectError where it returns no floating-point tensor."""
+    named = tensors_in(as_compared(answered(call, sample, seed)), "output")
+    for name, tensor in named:
         if tensor.is_floating_point():
-            return tensor.detach().to("cpu", torch.float32, copy=True)
+            scores = plain(tensor).to(torch.float32, copy=True)
+            return _Answer(name, scores, {at: _number(t) for at, t in named if at != name and _like(scores, t)})
     raise SubjectError(
         "accuracy is judged by the first floating-point tensor that the model returns (scores, embeddings), and it "
         "returns none: judge it by a metric of its own"
     )
 
 
-def not_judged(signature: Signature) -> list[str]:
-    """A sentence on what a model returns besides the tensor by which it is judged; none where that is all."""
-    floating = [facts for facts in signature.outputs_facts if facts.dtype.startswith(("float", "bfloat"))]
-    if len(floating) < 2:
+def _like(scores: Tensor, tensor: Tensor) -> bool:
+    """Whether a tensor may hold scores of the same decisions, or decisions."""
+    if tensor.is_nested or tensor.is_complex():
+        return False
+    return not tensor.is_floating_point() or tensor.shape == scores.shape
+
+
+def _number(tensor: Tensor) -> Tensor:
+    """What is kept of it: of integers, each of which is a decision, with a last dimension for the scores of one."""
+    if tensor.is_floating_point():
+        return plain(tensor).to(torch.float32, copy=True)
+    return plain(tensor).to(torch.int64, copy=True)[..., None]
+
+
+def measures_of_others(
+    measure: AccuracyMeasure,
+    validation: Validation,
+    answers: Sequence[Tensor],
+    others: Mapping[str, Sequence[Tensor]],
+) -> dict[str, RowMeasure]:
+    """By name how what else a model returns is judged, where it is of the kind of its ``answers``: scores of as many
+    classes in the same form, and of ``agreement`` what it decided. Labels are of the answers alone."""
+    form, found = _form(answers), dict[str, RowMeasure]()
+    unlabelled = dataclasses.replace(validation, labels=None)
+    for name, tensors in others.items():
+        if tensors[0].is_floating_point():
+            alike = measure is AccuracyMeasure.RMS or (answers[0].shape[-1:] > (1,) and _form(tensors) is form)
+        else:
+            alike = measure is AccuracyMeasure.AGREEMENT
+        if alike:
+            with contextlib.suppress(SubjectError):  # it cannot judge that
+                rows = RowMeasure(_UNLABELLED.get(measure, measure), unlabelled, tensors)
+                rows.check_original()
+                found[name] = rows
+    return found
+
+
+def judged_outputs(measure: AccuracyMeasure, validation: Validation, folder: Path) -> list[str]:
+    """Names of the outputs that are judged. Raises as ``known_answers`` does."""
+    answers = _known(folder, validation)
+    scores = [answer.scores for answer in answers]
+    return [answers[0].name, *measures_of_others(measure, validation, scores, known_others(folder, validation))]
+
+
+def _form(answers: Sequence[Tensor]) -> ScoreForm:
+    return form_of([rows_of(answer, by_rows=False) for answer in answers])
+
+
+def not_judged(signature: Signature, judged: Collection[str]) -> list[str]:
+    """A sentence on what a model returns besides what is judged (by name); none where that is all."""
+    others = [facts.name for facts in signature.outputs_facts if facts.name not in judged]
+    if not others or not judged:
         return []
     return [
-        f"Accuracy is judged by one of {len(floating)} floating-point tensors that the model returns, "
-        f"{floating[0].name}: how far the others are off is not asked. Limit that, too (--max-error), or judge by a "
-        "metric of your own (--metric FILE:function)"
+        f"Accuracy is judged by {', '.join(judged)} of the outputs, and not by {', '.join(others)}: of an approximate "
+        "result these may be off by a tenth (relative RMS error, on the samples). Set another limit (--max-error), or "
+        "judge by a metric of your own (--metric FILE:function)"
     ]
 
 
-class _SeenRows:
-    """The rows seen so far."""
+class _SeenOutputs:
+    """What was seen so far of all outputs that are judged."""
 
     def __init__(
-        self, measure: AccuracyMeasure, validation: Validation, answers: Sequence[Tensor], indices: Sequence[int]
+        self,
+        judging: Judging,
+        validation: Validation,
+        answers: Sequence[Tensor],
+        others: Mapping[str, Sequence[Tensor]],
+        indices: Sequence[int],
     ) -> None:
-        self._measure, self._data = measure, validation.identity
-        self._rows = RowMeasure(measure, validation, answers)
-        self._gains = measure is AccuracyMeasure.ACCURACY
+        measure, self._max_drop = judging.measure, judging.max_drop
+        assert measure is not None
+        self._name = ""
+        self._first = _SeenRows(RowMeasure(measure, validation, answers), validation, indices)
+        self._others = {
+            name: _SeenRows(rows, validation, indices)
+            for name, rows in measures_of_others(measure, validation, answers, others).items()
+        }
+
+    def add(self, i: int, call: Call, sample: Inputs, seed: int) -> None:
+        """Raises whatever ``call`` raises."""
+        answer = _answer(call, sample, seed)
+        self._name = answer.name
+        self._first.add(i, answer.scores)
+        for name, rows in self._others.items():
+            rows.add(i, answer.others.get(name, _NOTHING))
+
+    def drop(self) -> Drop:
+        return self._worst()[1]
+
+    def accuracy(self, *, confirmation: bool) -> Accuracy:
+        worst, drop = self._worst()
+        rows = self._others.get(worst, self._first)
+        names = dict.fromkeys([worst, self._name, *self._others])
+        return rows.accuracy(drop, tuple(names), confirmation=confirmation)
+
+    def _worst(self) -> tuple[str, Drop]:
+        """The output that lost most, and its drop. What is surely outside comes first."""
+        drops = {name: rows.drop() for name, rows in {self._name: self._first, **self._others}.items()}
+        worst = max(drops, key=lambda name: (drops[name].low > self._max_drop, drops[name].high))
+        return worst, drops[worst]
+
+
+class _SeenRows:
+    """The rows seen so far of one output."""
+
+    def __init__(self, rows: RowMeasure, validation: Validation, indices: Sequence[int]) -> None:
+        self._rows, self._data = rows, validation.identity
+        self._gains = rows.measure is AccuracyMeasure.ACCURACY
         self._group_of = validation.group_of
         self._grouped = validation.groups is not None
         self._graded = self._grouped or self._rows.graded
@@ -227,10 +359,9 @@ class _SeenRows:
         self._differences: list[float] = []
         self._groups: list[Any] = []
 
-    def add(self, i: int, call: Call, sample: Inputs, seed: int) -> None:
-        """Raises whatever ``call`` raises."""
+    def add(self, i: int, answer: Tensor) -> None:
         counted = self._rows.counted(i)
-        differences = self._rows.worse(i, _answer(call, sample, seed))[counted].tolist()
+        differences = self._rows.worse(i, answer)[counted].tolist()
         self._differences += differences
         self._hits += self._rows.hits(i)[counted].tolist() if self._gains else []
         self._groups += [self._group_of[i]] * len(differences)
@@ -243,12 +374,13 @@ class _SeenRows:
         losses, gains = self._differences.count(1.0), self._differences.count(-1.0)
         return flips(losses, len(self._differences), self._planned, gains=gains if self._gains else None)
 
-    def accuracy(self, *, confirmation: bool) -> Accuracy:
+    def accuracy(self, drop: Drop, outputs: tuple[str, ...], *, confirmation: bool) -> Accuracy:
         before, now = self._shares()
         return Accuracy(
-            measure=self._measure,
+            measure=self._rows.measure,
             confirmation=confirmation,
-            drop=self.drop(),
+            drop=drop,
+            outputs=outputs,
             data=self._data,
             original=before,
             candidate=now,

@@ -44,7 +44,7 @@ class RowMeasure:
                 f"the measure {measure} needs labels, and the validation data have none: return (samples, labels), or "
                 "give --min-agreement, which needs none"
             )
-        self._measure, self._labels, self._answers = measure, validation.labels, answers
+        self.measure, self._labels, self._answers = measure, validation.labels, answers
         self._by_rows = by_rows(validation.inputs, answers)
         self._check_shapes()
         self._rows = [rows_of(answer, self._by_rows) for answer in answers]
@@ -67,19 +67,19 @@ class RowMeasure:
         """Raises SubjectError where the measure does not tell the original from a model that ignores what it is given:
         one that guesses or, where the measure ``chooses``, one that always gives the same answer."""
         counted = [self._counts(i) for i in range(len(self._answers))]
-        if self._measure is AccuracyMeasure.ACCURACY:
+        if self.measure is AccuracyMeasure.ACCURACY:
             decided = [self._decided(rows)[counts] for rows, counts in zip(self._rows, counted, strict=True)]
             labels = [labels[counts] for labels, counts in zip(self._classes, counted, strict=True)]
             check_hits(decided, labels, max(map(classes_of, self._rows)))
-        elif self._measure is AccuracyMeasure.PERPLEXITY:
+        elif self.measure is AccuracyMeasure.PERPLEXITY:
             surprises = [-self._of_labels(i, rows)[counted[i]] for i, rows in enumerate(self._rows)]
             check_surprises(torch.cat(surprises), max(map(classes_of, self._rows)))
-        elif self._measure is AccuracyMeasure.CHARACTERS and self._labels is not None:
+        elif self.measure is AccuracyMeasure.CHARACTERS and self._labels is not None:
             texts = [read(row) for rows in self._rows for row in rows]
             check_texts(texts, [text for of_sample in self._texts for text in of_sample])
         elif chooses and self._are_alike():
             raise SubjectError(
-                f"the original answers all validation samples alike, as far as the measure {self._measure} sees, so a "
+                f"the original answers all validation samples alike, as far as the measure {self.measure} sees, so a "
                 "model that always gives that answer would lose nothing: give samples of several kinds, or judge by "
                 "another measure (rms where the numbers are not scores) or by a metric of your own"
             )
@@ -99,14 +99,14 @@ class RowMeasure:
     @property
     def graded(self) -> bool:
         """A row may be worse in part."""
-        if not self._measure.of_answers:
+        if not self.measure.of_answers:
             return True
-        return self._measure is not AccuracyMeasure.NEAREST and any(rows.shape[1] > 1 for rows in self._rows)
+        return self.measure is not AccuracyMeasure.NEAREST and any(rows.shape[1] > 1 for rows in self._rows)
 
     @property
     def form(self) -> ScoreForm | None:
         """How the scores are read, where the measure depends on it."""
-        match self._measure:
+        match self.measure:
             case AccuracyMeasure.KL | AccuracyMeasure.PERPLEXITY | AccuracyMeasure.DECIDED:
                 return self._form
             case AccuracyMeasure.AGREEMENT | AccuracyMeasure.ACCURACY:
@@ -132,7 +132,7 @@ class RowMeasure:
         return worse.clamp(-1, 1).nan_to_num(1.0)
 
     def _compared(self, i: int, original: Tensor, candidate: Tensor) -> Tensor:
-        match self._measure:
+        match self.measure:
             case AccuracyMeasure.AGREEMENT | AccuracyMeasure.DECIDED:
                 return self._mean(i, (self._decided(candidate) != self._decided(original)).float())
             case AccuracyMeasure.ACCURACY:
@@ -161,9 +161,9 @@ class RowMeasure:
     def _counts(self, i: int) -> Tensor:
         """Which decisions of which rows count."""
         rows = self._rows[i]
-        if self._measure is AccuracyMeasure.DECIDED:
+        if self.measure is AccuracyMeasure.DECIDED:
             return self._sure(rows)
-        if self._measure in _LABELLED:
+        if self.measure in _LABELLED:
             return self._classes[i] >= 0
         return torch.ones(rows.shape[:2], dtype=torch.bool)
 
@@ -188,14 +188,14 @@ class RowMeasure:
         """Raises SubjectError for answers that the measure cannot compare."""
         shapes = [tuple(answer.shape) for answer in self._answers]
         embedded = [shape[1:] if self._by_rows else shape for shape in shapes]
-        if self._measure in _EMBEDDED and len(set(embedded)) > 1:
+        if self.measure in _EMBEDDED and len(set(embedded)) > 1:
             other = next(shape for shape, size in zip(shapes, embedded, strict=True) if size != embedded[0])
             raise SubjectError(
-                f"the measure {self._measure} compares embeddings of one size, and the original's answers have the "
+                f"the measure {self.measure} compares embeddings of one size, and the original's answers have the "
                 f"shapes {shapes[0]} and {other}: judge by rms, or by a metric of your own (--metric FILE:function)"
             )
         texts = [shape for shape in shapes if len(shape) > 2 and shape[1] > 1]
-        if self._measure is AccuracyMeasure.CHARACTERS and texts and not self._by_rows:
+        if self.measure is AccuracyMeasure.CHARACTERS and texts and not self._by_rows:
             raise SubjectError(
                 f"the measure characters reads answers of (rows, steps, classes), and the original's have {texts[0]} "
                 "for samples of another number of rows: have the model return rows first, or judge by a metric of your "
@@ -203,7 +203,9 @@ class RowMeasure:
             )
 
     def _decided(self, rows: Tensor) -> Tensor:
-        """The place of the largest score; of a single score, whether it is likelier than not."""
+        """The place of the largest score; of a single score, whether it is likelier than not. An integer is decided."""
+        if not rows.is_floating_point():
+            return rows[..., 0]
         if rows.shape[-1] > 1:
             return rows.argmax(-1)
         return (rows[..., 0] > (0.0 if self._form is ScoreForm.LOGITS else 0.5)).long()

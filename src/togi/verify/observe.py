@@ -14,7 +14,7 @@ from togi.subject.behaviour import seed_all
 from togi.subject.compared import taken_apart
 from togi.subject.containers import labels
 from togi.subject.inputs import Inputs
-from togi.subject.plain_tensors import plain
+from togi.subject.plain_tensors import extent, plain
 from togi.subject.signature import Signature
 from togi.subject.structure import Structure
 from togi.verify.compare import identical
@@ -188,8 +188,8 @@ def _overlapping(one: Named, other: Named) -> Iterator[tuple[str, str, int, int]
     spans: dict[torch.device, list[tuple[int, int, int, int]]] = defaultdict(list)
     for side, named in enumerate((one, other)):
         for place, (_, tensor) in enumerate(named):
-            if (extent := _extent(tensor)) is not None:
-                spans[tensor.device].append((*extent, side, place))
+            if (span := extent(tensor)) is not None:
+                spans[tensor.device].append((*span, side, place))
     for on_device in spans.values():
         open_: tuple[dict[int, int], dict[int, int]] = ({}, {})
         for start, end, side, place in sorted(on_device):
@@ -200,16 +200,3 @@ def _overlapping(one: Named, other: Named) -> Iterator[tuple[str, str, int, int]
                 a, b = (place, met) if side == 0 else (met, place)
                 yield one[a][0], other[b][0], a, b
             open_[side][place] = end
-
-
-def _extent(tensor: Tensor) -> tuple[int, int] | None:
-    if tensor.layout is torch.sparse_coo:
-        tensor = tensor.detach().coalesce().values() if tensor.is_coalesced() else tensor.detach()._values()
-    if tensor.layout is not torch.strided or tensor.numel() == 0 or tensor.device.type == "meta":
-        return None
-    try:
-        start = tensor.data_ptr()
-    except RuntimeError:  # a wrapper subclass has no memory of its own
-        return None
-    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return start, start + span * tensor.element_size()

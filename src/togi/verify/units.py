@@ -389,7 +389,8 @@ def _parts(
         yield from _parts(*apart, large, math.inf, (kind[0], True))
         found, truth, eager = (_elements(t, ~where) for t in (found, truth, eager))
     error = difference(found, truth, eager, threshold)
-    rms = counted(error.rms, error.systematic, unit.relative, error.ordinary)
+    in_16_bits = eager.dtype in (torch.float16, torch.bfloat16)
+    rms = counted(error.rms, error.systematic, unit.relative, error.ordinary, in_16_bits=in_16_bits)
     yield _PartError(kind, error, max(in_units(rms, unit.rms), in_units(error.peak, unit.peak)))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from togi.decide.faithful import limit_units
 from togi.measure import callers_on, wait_for
 from togi.subject.inputs import Inputs
 from togi.subject.validation import Validation
-from togi.verify.accuracy import judged, known_answers
+from togi.verify.accuracy import judged, known_answers, known_others
 from togi.verify.derived_inputs import variants
 from togi.verify.leaves import fresh
 from togi.verify.metric import Metric
@@ -72,11 +72,12 @@ class TrialCheck:
         """The report of an approximate contender, with how it does on one half of the validation data."""
         config, folder = self._trial.config, self._trial.folder / TRUTH_FOLDER
         known: Sequence[Tensor] | KnownScores
+        others: Mapping[str, Sequence[Tensor]] = {}
         if config.metric_on_data:
             own = OwnMetric(self._trial.whole.metric, validation, seed=config.seed, device=config.device)
             known = own.known_scores(folder, judging.metric, self._trial.whole.better)
         else:
-            known = known_answers(folder, validation)
+            known, others = known_answers(folder, validation), known_others(folder, validation)
         try:
             accuracy = judged(
                 self._contender.call,
@@ -86,6 +87,7 @@ class TrialCheck:
                 confirmation=confirmation,
                 seed=config.seed,
                 device=config.device,
+                others=others,
             )
         except CannotScore as problem:
             return report.model_copy(update={"metric_problem": str(problem)})

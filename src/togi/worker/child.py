@@ -22,7 +22,14 @@ from togi.subject.coverage import calibration_notes
 from togi.subject.sources.live import unpickled
 from togi.subject.validation import deciding_hash, hash_of, shared
 from togi.techniques.build import classify, fingerprint, first_candidate
-from togi.verify.accuracy import answer_once, check_answers, check_calls, known_answers, not_judged
+from togi.verify.accuracy import (
+    answer_once,
+    check_answers,
+    check_calls,
+    judged_outputs,
+    known_answers,
+    not_judged,
+)
 from togi.verify.derived_inputs import variants
 from togi.verify.metric import identity_of
 from togi.verify.own_metric import OwnMetric
@@ -175,6 +182,13 @@ class _TruthJob(ChildJob[messages.MakeTruth]):
             check_answers(config.judging.measure, validation, answers, chooses=chooses)
         return None
 
+    def _judged(self, folder: Path) -> list[str]:
+        """Names of the outputs of which the measure says something."""
+        judging, validation = self.config.judging, self.subject.validation
+        if judging is None or judging.measure is None:
+            return []
+        return judged_outputs(judging.measure, validation, folder)
+
     def _notes_on_data(self, folder: Path) -> list[str]:
         """On data that serve two purposes, on what no measure sees, and on what calibration data are like."""
         subject, notes = self.subject, list[str]()
@@ -184,7 +198,7 @@ class _TruthJob(ChildJob[messages.MakeTruth]):
             validation, rows = subject.validation, False
             if not self.config.metric_on_data:
                 rows = by_rows(validation.inputs, known_answers(folder, validation))
-                notes += not_judged(self.surveyed.signature)
+                notes += not_judged(self.surveyed.signature, self._judged(folder))
             calibration = () if subject.calibration is None else calibration_inputs(subject)
             notes += shared(validation.inputs, subject.inputs, calibration, by_rows=rows)
         return [*notes, *calibration_notes(subject)] if self.config.calibrates else notes

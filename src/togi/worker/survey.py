@@ -21,7 +21,7 @@ from togi.graph.candidate import Candidate
 from togi.graph.capture import GraphModule, capture, export, held_for
 from togi.machine.describe import machine as this_machine
 from togi.measure import held_by_others, wait_for
-from togi.subject.behaviour import Behaviour, observe, seed_all
+from togi.subject.behaviour import Behaviour, SavedBuffers, observe, same, seed_all
 from togi.subject.identity import code_and_settings_hash
 from togi.subject.inputs import Inputs, Subject, apart
 from togi.subject.inventory import (
@@ -96,6 +96,8 @@ def survey(
     flat = (signature.flatten_inputs(sample.args, sample.kwargs) for sample in ready.samples)
     calls = tuple(tuple(tuple(tensor.shape) for tensor in tensors) for tensors in flat)
     behaviour = observe(ready.module, ready.samples[0], outputs, seed=seed)
+    if behaviour.inputs_change:
+        signature = signature.writing(_written(ready.module, ready.samples[0], signature, seed))
     live_difference = live.compared(outputs[0], ready.module) if live is not None else ""
     del outputs
     notes = [*ready.notes, *behaviour.notes, *_notes(ready.module, signature)]
@@ -147,6 +149,19 @@ def survey(
     return Survey(
         facts=facts, signature=signature, calls=calls, code=code, inputs_change=inputs_change, varying=varying
     )
+
+
+def _written(module: nn.Module, sample: Inputs, signature: Signature, seed: int) -> list[int]:
+    """The flat inputs that a call overwrites."""
+    given = apart(sample)
+    tensors = signature.flatten_inputs(given.args, given.kwargs)
+    before = [tensor.detach().clone() for tensor in tensors]
+    buffers = SavedBuffers(module)
+    seed_all(seed)
+    with torch.no_grad():
+        module(*given.args, **given.kwargs)
+    buffers.restore()
+    return [at for at, (was, now) in enumerate(zip(before, tensors, strict=True)) if not same([was], [now])]
 
 
 def _check_callers(module: nn.Module, behaviour: Behaviour) -> None:

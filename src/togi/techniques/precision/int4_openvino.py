@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from togi.core.errors import Refused
 from togi.core.instructions import exact_onednn_int8, has_vnni
 from togi.core.records import Choice, Facts, Machine
 from togi.techniques.base import Applies, LowerPrecision, Options, Package, Refuses
-from togi.techniques.half_precision import emulated
+from togi.techniques.half_precision import emulated_rest, with_rest
 from togi.techniques.products import no_gain_by_four_bits
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ class Int4OpenVino(LowerPrecision):
         return no_gain_by_four_bits(facts, vnni=vnni) or Applies()
 
     def options(self, facts: Facts) -> Sequence[Options]:
-        return [{} if _no_bf16(facts) else {"rest": "bf16"}]
+        return [{} if emulated_rest(facts) else {"rest": "bf16"}]
 
     def coarsens(self, facts: Facts, options: Options) -> Sequence[Choice]:
         finer: list[Options] = [{"how": "dynamic"}, {"how": "dynamic", "rest": "bf16"}, {"how": "weights"}]
@@ -68,16 +67,7 @@ class Int4OpenVino(LowerPrecision):
         return exact_onednn_int8(machine.cpu_flags, machine.onednn_limit)
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
-        from togi.techniques.engine.programs.openvino_library import ask_for_bf16
         from togi.techniques.precision.lowering.quantization import compress_openvino
 
         compressed = candidate.with_pass("openvino", partial(compress_openvino, dynamic=True, bits=4))
-        if options.get("rest") != "bf16":
-            return compressed
-        if refusal := _no_bf16(candidate.facts):
-            raise Refused(refusal.reason)
-        return compressed.with_pass("openvino", ask_for_bf16)
-
-
-def _no_bf16(facts: Facts) -> Refuses | None:
-    return emulated(facts, "bfloat16", "the rest would stay in float32")
+        return with_rest(compressed, options)

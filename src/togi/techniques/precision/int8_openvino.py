@@ -8,11 +8,10 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from togi.core.choices import OperatorKind
-from togi.core.errors import Refused
 from togi.core.instructions import exact_onednn_int8, has_vnni
 from togi.core.records import Choice, Facts, Machine
 from togi.techniques.base import Applies, LowerPrecision, Options, Package, Refuses
-from togi.techniques.half_precision import emulated
+from togi.techniques.half_precision import emulated_rest, with_rest
 from togi.techniques.products import mostly_products
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ class Int8OpenVino(LowerPrecision):
         return Applies()
 
     def options(self, facts: Facts) -> Sequence[Options]:
-        rest: tuple[Options, ...] = ({},) if _no_bf16(facts) else ({"rest": "bf16"}, {})
+        rest: tuple[Options, ...] = ({},) if emulated_rest(facts) else ({"rest": "bf16"}, {})
         static: list[Options] = [{"preset": "performance", **each} for each in rest]
         mixed: Options = {"preset": "mixed", **rest[0]}
         variants: list[Options] = [] if has_attention(facts) else [{**static[0], "fast_bias_correction": False}]
@@ -107,7 +106,6 @@ class Int8OpenVino(LowerPrecision):
         return exact_onednn_int8(machine.cpu_flags, machine.onednn_limit)
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
-        from togi.techniques.engine.programs.openvino_library import ask_for_bf16
         from togi.techniques.precision.lowering.quantization import compress_openvino, quantize_openvino
 
         if "how" in options:
@@ -126,17 +124,9 @@ class Int8OpenVino(LowerPrecision):
                 fast_bias_correction=bool(options.get("fast_bias_correction", True)),
             )
             quantized = candidate.with_pass("openvino", quantize)
-        if options.get("rest") != "bf16":
-            return quantized
-        if refusal := _no_bf16(candidate.facts):
-            raise Refused(refusal.reason)
-        return quantized.with_pass("openvino", ask_for_bf16)
+        return with_rest(quantized, options)
 
 
 def has_attention(facts: Facts) -> bool:
     """What is sensitive in a transformer stays in floating point then."""
     return bool(_ATTENTION & set(facts.functions))
-
-
-def _no_bf16(facts: Facts) -> Refuses | None:
-    return emulated(facts, "bfloat16", "what is not quantized would stay in float32")
