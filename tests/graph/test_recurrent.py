@@ -10,6 +10,7 @@ from torch import nn
 from torch.library import opcheck
 
 from togi.graph.candidate import Candidate
+from togi.graph.capture import export
 from togi.graph.recurrent import SEALED
 from togi.subject.inputs import Subject
 from togi.techniques.build import first_candidate
@@ -44,3 +45,12 @@ def test_a_stored_layer_can_be_loaded_whole(kind: str, tmp_path: Path) -> None:
     assert SEALED[kind] in targets
     for found, expected in zip(whole(x), plain(x), strict=True):
         assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_capture_leaves_the_list_of_weights_alone(kind: str) -> None:
+    """torch 2.9 leaves fake tensors in it, which have no values."""
+    layer = LAYERS[kind](8, 16, batch_first=True)
+    candidate = of(layer)
+    export(candidate)
+    assert all(listed is own for listed, own in zip(layer._flat_weights, layer.parameters(), strict=True))

@@ -35,6 +35,7 @@ from togi.subject.conditions import size_of
 from togi.subject.signature import Signature
 from togi.torch_internals.constants import ConstantsComputed, small_tensors_kept
 from togi.torch_internals.found_sizes import node_with_found_rank
+from togi.torch_internals.modules import recurrent_weights_kept
 from togi.torch_internals.script import holds_torchscript, operators_of
 from togi.torch_internals.sizes import Decided, decided_sizes
 from togi.verify.derived_inputs import Place
@@ -100,7 +101,7 @@ def _exported(candidate: Candidate) -> ExportedProgram:
     """Raises whatever the module or the tracer raises."""
     flat: nn.Module = _sealed(candidate).flat()
     inputs = _distinct_sizes(candidate)
-    with torch.no_grad(), WholeRecurrentLayers():
+    with torch.no_grad(), recurrent_weights_kept(candidate.module), WholeRecurrentLayers():
         if holds_torchscript(candidate.module):
             flat = _operators(flat, inputs)
         return torch.export.export(flat, tuple(inputs), dynamic_shapes=_dynamic_shapes(candidate))

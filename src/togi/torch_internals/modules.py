@@ -1,7 +1,8 @@
 """Parts of ``nn.Module`` that have no public name; a tracker of the running module, source line and phase of a step.
 
 Behind it: ``Module._forward_hooks``, ``_forward_pre_hooks``, ``Tensor._backward_hooks``,
-``_post_accumulate_grad_hooks``, ``_parameters``, ``_buffers``, ``_modules``,
+``_post_accumulate_grad_hooks``, ``_parameters``, ``_buffers``, ``_modules``, ``_flat_weights`` and
+``_flat_weight_refs`` of recurrent layers,
 ``_compiled_call_impl``, ``_apply``, ``_is_replica``, ``_orig_mod`` of torch.compile's wrapper,
 nn.modules.batchnorm._BatchNorm, nn.utils.parametrize's ``_inject_new_class``, ``_inject_property`` (torch 2.9 to
 2.15). When they go:
@@ -53,6 +54,7 @@ __all__ = [
     "own_modules",
     "own_parameters",
     "parametrized_as_pickled",
+    "recurrent_weights_kept",
     "replace_tensors",
     "runs_compiled",
     "surround_compiled_calls",
@@ -60,6 +62,7 @@ __all__ = [
 ]
 
 _COMPILED = itertools.count()
+_WEIGHT_LISTS = ("_flat_weights", "_flat_weight_refs")
 
 
 def forward_hook_counts(module: nn.Module) -> tuple[int, int]:
@@ -159,6 +162,21 @@ def replace_tensors(
         own.update({name: parameter(tensor) for name, tensor in own.items() if tensor is not None})
         buffers = own_buffers(part)
         buffers.update({name: buffer(tensor) for name, tensor in buffers.items() if tensor is not None})
+
+
+@contextmanager
+def recurrent_weights_kept(module: nn.Module) -> Iterator[None]:
+    """Recurrent layers list the weights that they compute with. ``torch.export`` of torch 2.9 leaves its own fake ones
+    there until the next call; after this the lists are as they were."""
+    layers = [part for part in module.modules() if isinstance(part, nn.RNNBase)]
+    lists = [(vars(part), name, vars(part)[name]) for part in layers for name in _WEIGHT_LISTS if name in vars(part)]
+    kept = [[*held] for *_, held in lists]
+    try:
+        yield
+    finally:
+        for (attributes, name, held), weights in zip(lists, kept, strict=True):
+            held[:] = weights
+            attributes[name] = held
 
 
 def convert_tensors(module: nn.Module, convert: Callable[[Tensor], Tensor]) -> None:
