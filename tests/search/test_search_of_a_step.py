@@ -176,6 +176,20 @@ def test_a_limit_that_the_step_keeps_is_no_reason_to_recompute() -> None:
     assert not any("recompute" in trial.recipe.techniques for trial in trials[:5])
 
 
+@pytest.mark.parametrize("beyond", [1.004, 1.02])
+def test_a_limit_that_is_missed_by_little_is_looked_for_on(beyond: float) -> None:
+    """What is left to save is less than the share of a gain by which a search ends."""
+    search = Search(FACTS, Settings(train=True, max_memory_bytes=600))
+    halved = next(r for r in search.space.recipes() if r.label == "micro_batches(parts=2) + plain_step")
+    for tried, taken_bytes in {PLAIN_STEP_RECIPE: 1000, halved: round(600 * beyond)}.items():
+        search.tell(measured_trial(tried, 1.0, cost_s=9.0, total_bytes=taken_bytes))
+    trials = list[Trial]()
+    while not search.gained():
+        trials.append(planted_end(following(search)))
+        search.tell(trials[-1])
+    assert len(trials) <= 5
+
+
 def test_where_nothing_fits_the_least_is_named_with_what_it_costs() -> None:
     search, trials = within(200)
     least = min(bytes_of(planted_end(recipe)) for recipe in search.space.recipes())
