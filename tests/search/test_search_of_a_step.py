@@ -63,7 +63,14 @@ def test_more_threads_than_the_training_was_given_are_not_in_the_first_trial() -
     assert {"channels_last", "fused", "kept_memory"} <= first.techniques
 
 
-GAINS = {"channels_last": 1.2, "fused": 1.04, "kept_memory": 1.1, "micro_batches": 0.97, "threads": 0.62}
+GAINS = {
+    "channels_last": 1.2,
+    "fused": 1.04,
+    "kept_memory": 1.1,
+    "micro_batches": 0.97,
+    "threads": 0.62,
+    "returned_memory": 0.7,
+}
 
 
 @pytest.mark.parametrize("facts", [FACTS, TRANSFORMER], ids=["convolutions", "transformer with dropout"])
@@ -111,12 +118,20 @@ def test_calls_and_steps_are_apart() -> None:
         c.technique.id for c in Search(FACTS.model_copy(update={"train": False}), Settings()).space.configurations
     }
     of_steps = {c.technique.id for c in Search(FACTS, Settings(train=True)).space.configurations}
-    assert not of_calls & {"plain_step", "fused", "kept_memory", "micro_batches", "recompute", "fused_loss"}
+    assert not of_calls & {
+        "plain_step",
+        "fused",
+        "kept_memory",
+        "micro_batches",
+        "recompute",
+        "fused_loss",
+        "returned_memory",
+    }
     assert not of_steps & {"no_grad", "inference_mode", "openvino", "torchscript"}
     assert Search(FACTS, Settings(train=True)).space.originals == (PLAIN_STEP_RECIPE,)
 
 
-MEMORY = {"kept_memory": 1.3, "channels_last": 1.05, "torch_compile": 1.1}
+MEMORY = {"kept_memory": 1.3, "returned_memory": 0.9, "channels_last": 1.05, "torch_compile": 1.1}
 """What choices take, next to the step as it is."""
 
 
@@ -176,6 +191,20 @@ def test_a_limit_that_the_step_keeps_is_no_reason_to_recompute() -> None:
     assert not any("recompute" in trial.recipe.techniques for trial in trials[:5])
 
 
+@pytest.mark.parametrize("beyond", [1.004, 1.02])
+def test_a_limit_that_is_missed_by_little_is_looked_for_on(beyond: float) -> None:
+    """What is left to save is less than the share of a gain by which a search ends."""
+    search = Search(FACTS, Settings(train=True, max_memory_bytes=600))
+    halved = next(r for r in search.space.recipes() if r.label == "micro_batches(parts=2) + plain_step")
+    for tried, taken_bytes in {PLAIN_STEP_RECIPE: 1000, halved: round(600 * beyond)}.items():
+        search.tell(measured_trial(tried, 1.0, cost_s=9.0, total_bytes=taken_bytes))
+    trials = list[Trial]()
+    while not search.gained():
+        trials.append(planted_end(following(search)))
+        search.tell(trials[-1])
+    assert len(trials) <= 5
+
+
 def test_where_nothing_fits_the_least_is_named_with_what_it_costs() -> None:
     search, trials = within(200)
     least = min(bytes_of(planted_end(recipe)) for recipe in search.space.recipes())
@@ -187,4 +216,7 @@ def test_where_nothing_fits_the_least_is_named_with_what_it_costs() -> None:
 
 
 def test_without_a_limit_nothing_is_recomputed() -> None:
-    assert not any("recompute" in recipe.techniques for recipe in Search(FACTS, Settings(train=True)).space.recipes())
+    saving = {"recompute", "returned_memory"}
+    assert not any(saving & recipe.techniques for recipe in Search(FACTS, Settings(train=True)).space.recipes())
+    limited = Search(FACTS, Settings(train=True, max_memory_bytes=600))
+    assert any("returned_memory" in recipe.techniques for recipe in limited.space.recipes())

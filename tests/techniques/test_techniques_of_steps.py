@@ -169,6 +169,15 @@ def test_micro_batches_refuse_what_depends_on_the_whole_batch(facts: Facts) -> N
         micro.apply_step(hooked, {"parts": 2})
 
 
+@pytest.mark.parametrize(("rows", "parts"), [(1, []), (2, [2]), (4, [2, 4]), (8, [4, 2, 8]), (16, [4, 2, 8])])
+def test_micro_batches_of_single_rows_come_last(facts: Facts, rows: int, parts: list[int]) -> None:
+    inputs = tuple(tensor.model_copy(update={"shape": (rows, *tensor.shape[1:])}) for tensor in facts.inputs)
+    micro, few = technique("micro_batches"), facts.model_copy(update={"inputs": inputs})
+    assert isinstance(micro.applies(few), Applies) == bool(parts)
+    if parts:
+        assert [options["parts"] for options in micro.options(few)] == parts
+
+
 def sum_of_errors(module: nn.Module, sample: tuple[Tensor, Tensor]) -> Tensor:
     pictures, targets = sample
     answer: Tensor = module(pictures)

@@ -21,8 +21,11 @@ _RETURN = {_M_TRIM_THRESHOLD: 128 * 2**10, _M_MMAP_THRESHOLD: 128 * 2**10}  # it
 _M_MMAP_MAX = -4
 _KEEP_ALL = {_M_TRIM_THRESHOLD: 2**31 - 1, _M_MMAP_MAX: 0}
 """Blocks of any size come from the heap and stay there: the threshold above ends at 32 MiB."""
-_DEFAULT = {_M_TRIM_THRESHOLD: 128 * 2**10, _M_MMAP_MAX: 65_536}
+_LEARNED = {_M_TRIM_THRESHOLD: 64 * 2**20, _M_MMAP_THRESHOLD: 32 * 2**20, _M_MMAP_MAX: 65_536}
+"""Where glibc's learning ends in a process that frees large blocks. Setting anything ends it for good."""
 _CHOSEN_BY = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
+NOT_SET = "malloc of this process is not glibc's, or the environment has its settings"
+"""Why a technique that sets malloc is refused."""
 _MOST_HOLES = 10_000
 _in_force = _KEEP  # what malloc has learned by itself cannot be put back, so afterwards memory is kept
 
@@ -41,9 +44,18 @@ def keep_all_memory() -> bool:
     return _set(_KEEP_ALL)
 
 
-def keep_as_by_default() -> None:
-    """Undo ``keep_all_memory``, but for what malloc learns by itself."""
-    if _set(_DEFAULT):
+def return_freed_memory() -> bool:
+    """Make malloc give blocks of 128 KiB and more back when they are freed, and what it keeps free now. Says whether it
+    took effect, as ``keep_freed_memory``."""
+    took_effect = _set(_RETURN)
+    if took_effect:
+        trim()
+    return took_effect
+
+
+def keep_as_learned() -> None:
+    """Undo ``keep_all_memory`` or ``return_freed_memory``: malloc keeps what it would by now have learned to keep."""
+    if _set(_LEARNED):
         trim()
 
 

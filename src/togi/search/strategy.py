@@ -65,8 +65,8 @@ class _Aim:
     """The log of the least that a recipe took, over the reference, while nothing fits."""
 
     def worth(self, mean: float, deviation: float, memory: tuple[float, float] | None) -> float:
-        """The share of time, or of memory, by which a recipe is expected to be better. Both predictions are of logs,
-        with their standard deviation."""
+        """The share of time by which a recipe is expected to be better, or of the memory by which nothing fits. Both
+        predictions are of logs, with their standard deviation."""
         faster = expected_improvement(self.log_latency, mean, deviation)
         if memory is None or self.log_limit is None:
             return faster
@@ -74,7 +74,8 @@ class _Aim:
             return faster * 0.5 * math.erfc((memory[0] - self.log_limit) / (memory[1] * math.sqrt(2)))
         # nothing is gained by less than the limit; of what is small enough a fast one is worth more
         smaller = expected_improvement(self.least, *memory) - expected_improvement(self.log_limit, *memory)
-        return smaller * min(1.0, math.exp(-mean))
+        # relative to what is missing: the nearer the limit, the less there is to save, and the more it is worth
+        return smaller / (self.least - self.log_limit) * min(1.0, math.exp(-mean))
 
 
 @dataclass(frozen=True)
@@ -291,8 +292,11 @@ class Search:
             self.stopped = "what is left is being tried" if busy else "every recipe that can work has been tried"
             return None
         if max(p.improvement for p in acquisitions) < (least := self.settings.effort.least_improvement):
-            better = "faster than the best" if self._wanted().least is None else "smaller than the least"
-            self.stopped = f"no recipe left is expected to be {least * 100:g} % {better} so far"
+            share = f"{least * 100:g} %"
+            goal = f"be {share} faster than the best so far"
+            if self._wanted().least is not None:
+                goal = f"save {share} of what the least so far takes beyond the limit of memory"
+            self.stopped = f"no recipe left is expected to {goal}"
             return None
         left_s, gained = self._time_left_s(), self.gained()
         affordable = [p for p in acquisitions if p.cost_s <= left_s * (1 if gained else HOPED_X)]

@@ -46,8 +46,8 @@ class KeptMemory(StepTechnique):
         return 1.1
 
     def apply_step(self, step: TrainingStep, options: Options) -> TrainingStep:
-        from togi.measure.allocator import keep_all_memory, keep_as_by_default
+        from togi.measure.allocator import NOT_SET, keep_all_memory, keep_as_learned
 
         if not keep_all_memory():
-            raise Refused("malloc of this process is not glibc's, or the environment has its settings")
-        return step.changed(keep_as_by_default)
+            raise Refused(NOT_SET)
+        return step.changed(keep_as_learned)
