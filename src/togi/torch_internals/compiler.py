@@ -308,7 +308,7 @@ def aoti_load(path: str) -> Any:
     """
     import torch
 
-    return torch._C._aoti.AOTIModelPackageLoader(path, "model", False, 1, -1)  # type: ignore[attr-defined]
+    return torch._C._aoti.AOTIModelPackageLoader(path, "model", False, 1, -1)
 
 
 def aoti_operators(path: Path) -> Iterator[str]:

@@ -82,5 +82,5 @@ def _parts(facts: Facts) -> list[int]:
     """Numbers of parts that leave a row to each, where the first dimension of all inputs is the same. A single row
     makes small products, which only a limit of memory is worth: that comes last."""
     rows = {tensor.shape[0] for tensor in facts.inputs if tensor.shape}
-    count = rows.pop() if len(rows) == 1 else 0
+    count = (rows.pop() if len(rows) == 1 else None) or 0
     return sorted((parts for parts in _PARTS if parts <= count), key=lambda parts: 2 * parts > count)
