@@ -354,6 +354,14 @@ def test_a_changed_value_of_the_manifest(artifact: Path) -> None:
         load(artifact)
 
 
+@pytest.mark.parametrize("device", ["../../x", "cpu:", "meta", ""])
+def test_a_device_that_is_none_is_refused(artifact: Path, device: str) -> None:
+    facts = json.loads((artifact / MANIFEST).read_text(encoding="utf-8"))["facts"]
+    edit(artifact, {"facts": facts | {"device": device}})
+    with pytest.raises(ArtifactError, match="as the device, which is none"):
+        load(artifact)
+
+
 def test_without_native_code_the_chain_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if ONNX Runtime's files were machine code, since building a native library takes long."""
     folder = tmp_path / "net.togi"

@@ -22,7 +22,7 @@ from togi.artifact.part_engine import PartEngine
 from togi.artifact.proven_here import is_proven_here, lacks
 from togi.artifact.signing import Trusted
 from togi.artifact.switch import Switch
-from togi.core.device import parse_device
+from togi.core.device import is_device, parse_device
 from togi.core.errors import ArtifactError
 from togi.core.quantities import first_line
 from togi.core.recipe import PartKey
@@ -204,6 +204,8 @@ def _first_that_runs(folder: Path, manifest: Manifest, allowed: _Allowed) -> tup
 
 
 def _check_device(manifest: Manifest, device: str | None) -> None:
+    if not is_device(manifest.facts.device):
+        raise ArtifactError(f"its manifest names {manifest.facts.device!r} as the device, which is none: tune again")
     if device is None:
         return
     tuned_for, (kind, _, number) = manifest.facts.device, device.partition(":")
