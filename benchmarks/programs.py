@@ -124,6 +124,7 @@ class Watch(Progress):
         self.told: list[str] = []
 
     def message(self, text: str) -> None:
+        text = text.replace(f"{SUBJECTS.parent}/", "")  # where the benchmark lies is of no account
         self.told.append(f"{time.monotonic() - self.began:.0f} s: {text}")
 
     def trial_ended(self, trial: Trial) -> None:

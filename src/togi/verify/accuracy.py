@@ -50,7 +50,7 @@ _UNLABELLED = {AccuracyMeasure.ACCURACY: AccuracyMeasure.AGREEMENT, AccuracyMeas
 """What stands for measures with labels where there are none: of a second output."""
 
 
-class _Answer(NamedTuple):
+class _JudgedAnswer(NamedTuple):
     """What is judged of what a call returned."""
 
     name: str
@@ -95,13 +95,13 @@ def answer_once(module: nn.Module, validation: Validation, folder: Path, *, seed
     _write(folder / FILE, answers, validation.identity)
 
 
-def _still_answered(module: nn.Module, inputs: Sequence[Inputs], answers: Sequence[_Answer], seed: int) -> bool:
+def _still_answered(module: nn.Module, inputs: Sequence[Inputs], answers: Sequence[_JudgedAnswer], seed: int) -> bool:
     """Whether the original gives these answers to a few of the inputs, but for rounding."""
     few = {i * len(inputs) // _ASKED_AGAIN for i in range(_ASKED_AGAIN)}
     return all(_agree(_answer(module, inputs[i], seed), answers[i]) for i in few)
 
 
-def _agree(answer: _Answer, kept: _Answer) -> bool:
+def _agree(answer: _JudgedAnswer, kept: _JudgedAnswer) -> bool:
     now, then = answer.scores, kept.scores
     return (
         now.shape == then.shape
@@ -135,7 +135,7 @@ def known_others(folder: Path, validation: Validation) -> dict[str, list[Tensor]
     return {name: [of[name] for of in answers] for name in answers[0] if all(name in of for of in answers)}
 
 
-def _known(folder: Path, validation: Validation) -> list[_Answer]:
+def _known(folder: Path, validation: Validation) -> list[_JudgedAnswer]:
     answers = _read(folder / FILE, len(validation.inputs))
     if answers is None:
         raise TogiError(f"the original's answers in {folder} cannot be read. Run the command again: they are made anew")
@@ -151,7 +151,7 @@ def _data_of(file: Path) -> str:
         return str((kept.metadata() or {}).get(_DATA))
 
 
-def _read(file: Path, count: int) -> list[_Answer] | None:
+def _read(file: Path, count: int) -> list[_JudgedAnswer] | None:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -160,12 +160,12 @@ def _read(file: Path, count: int) -> list[_Answer] | None:
         for key, tensor in load_file(str(file)).items():
             number, kind, name = key.split(" ", 2)
             found[int(number)][kind][name] = tensor
-        return [_Answer(*of[_FIRST].popitem(), of[_OTHER]) for of in found]
+        return [_JudgedAnswer(*of[_FIRST].popitem(), of[_OTHER]) for of in found]
     except (OSError, SafetensorError, ValueError, LookupError):  # an earlier version's, too
         return None
 
 
-def _write(file: Path, answers: Sequence[_Answer], data: str = "") -> None:
+def _write(file: Path, answers: Sequence[_JudgedAnswer], data: str = "") -> None:
     """Complete or not at all. ``data``: the identity of those that were answered."""
     from safetensors.torch import save_file
 
@@ -224,13 +224,13 @@ def _in_random_order(group_of: Sequence[Hashable], indices: Sequence[int], seed:
     return sorted(indices, key=lambda i: places[group_of[i]])
 
 
-def _answer(call: Call, sample: Inputs, seed: int) -> _Answer:
+def _answer(call: Call, sample: Inputs, seed: int) -> _JudgedAnswer:
     """Raises SubjectError where it returns no floating-point tensor."""
     named = tensors_in(as_compared(answered(call, sample, seed)), "output")
     for name, tensor in named:
         if tensor.is_floating_point():
             scores = plain(tensor).to(torch.float32, copy=True)
-            return _Answer(name, scores, {at: _number(t) for at, t in named if at != name and _like(scores, t)})
+            return _JudgedAnswer(name, scores, {at: _number(t) for at, t in named if at != name and _like(scores, t)})
     raise SubjectError(
         "accuracy is judged by the first floating-point tensor that the model returns (scores, embeddings), and it "
         "returns none: judge it by a metric of its own"
