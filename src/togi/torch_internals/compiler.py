@@ -1,9 +1,9 @@
 """Dynamo, Inductor, AOTInductor and TorchScript: settings, counters, reasons and marks without public names.
 
-Behind it: torch._dynamo, torch._C._dynamo.guards, torch._functorch.config, torch._inductor, torch.jit._trace, and the
-two attributes that ``torch.jit.script_if_tracing`` leaves on a function (torch 2.9 to 2.15). When they go:
-``torch.compiler`` has ``reset`` and ``set_stance``; ``torch.compile(options=...)`` takes Inductor's settings; the rest
-has no public form.
+Behind it: torch._dynamo, torch._C._dynamo.guards, torch._C._aoti, torch._functorch.config, torch._inductor,
+torch.jit._trace, and the two attributes that ``torch.jit.script_if_tracing`` leaves on a function (torch 2.9 to
+2.15). When they go: ``torch._inductor.aoti_load_package`` loads packages, slowly; ``torch.compiler`` has ``reset`` and
+``set_stance``; ``torch.compile(options=...)`` takes Inductor's settings; the rest has no public form.
 
 Dynamo and Inductor are imported when a function here is called first: they take a second.
 """
