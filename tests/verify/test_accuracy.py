@@ -27,7 +27,7 @@ from togi.verify.accuracy import (
     judged,
     judged_outputs,
     known_answers,
-    known_others,
+    known_outputs,
     not_judged,
 )
 
@@ -370,7 +370,7 @@ def judged_heads(broken: str, measure: AccuracyMeasure, tmp_path: Path) -> Accur
         confirmation=False,
         seed=0,
         device="cpu",
-        others=known_others(tmp_path, validation),
+        others=known_outputs(tmp_path, validation)[1],
     )
 
 

@@ -129,10 +129,14 @@ def known_answers(folder: Path, validation: Validation) -> list[Tensor]:
     return [answer.scores for answer in _known(folder, validation)]
 
 
-def known_others(folder: Path, validation: Validation) -> dict[str, list[Tensor]]:
-    """By name what else all answers hold that may be judged. Raises as ``known_answers`` does."""
-    answers = [answer.others for answer in _known(folder, validation)]
-    return {name: [of[name] for of in answers] for name in answers[0] if all(name in of for of in answers)}
+def known_outputs(folder: Path, validation: Validation) -> tuple[list[Tensor], dict[str, list[Tensor]]]:
+    """``known_answers``, and by name what else all answers hold that may be judged; read once. Raises as that does."""
+    return _apart(_known(folder, validation))
+
+
+def _apart(answers: Sequence[_JudgedAnswer]) -> tuple[list[Tensor], dict[str, list[Tensor]]]:
+    names = [name for name in answers[0].others if all(name in answer.others for answer in answers)]
+    return [answer.scores for answer in answers], {name: [answer.others[name] for answer in answers] for name in names}
 
 
 def _known(folder: Path, validation: Validation) -> list[_JudgedAnswer]:
@@ -193,8 +197,8 @@ def judged(
     Args:
         answers: of the original, to all samples; or what the user's metric says of them.
         confirmation: on the half that did not choose it.
-        others: what else the original answers (``known_others``). What is of the kind of ``answers`` is judged as these
-            are, and the worst counts.
+        others: what else the original answers (``known_outputs``). What is of the kind of ``answers`` is judged as
+            these are, and the worst counts.
     """
     assert judging.measure is not None
     inputs = validation.inputs
@@ -277,8 +281,8 @@ def measures_of_others(
 def judged_outputs(measure: AccuracyMeasure, validation: Validation, folder: Path) -> list[str]:
     """Names of the outputs that are judged. Raises as ``known_answers`` does."""
     answers = _known(folder, validation)
-    scores = [answer.scores for answer in answers]
-    return [answers[0].name, *measures_of_others(measure, validation, scores, known_others(folder, validation))]
+    scores, others = _apart(answers)
+    return [answers[0].name, *measures_of_others(measure, validation, scores, others)]
 
 
 def _form(answers: Sequence[Tensor]) -> ScoreForm:

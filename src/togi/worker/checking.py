@@ -19,7 +19,7 @@ from togi.decide.faithful import limit_units
 from togi.measure import callers_on, wait_for
 from togi.subject.inputs import Inputs
 from togi.subject.validation import Validation
-from togi.verify.accuracy import judged, known_answers, known_others
+from togi.verify.accuracy import judged, known_outputs
 from togi.verify.derived_inputs import variants
 from togi.verify.leaves import fresh
 from togi.verify.metric import Metric
@@ -77,7 +77,7 @@ class TrialCheck:
             own = OwnMetric(self._trial.whole.metric, validation, seed=config.seed, device=config.device)
             known = own.known_scores(folder, judging.metric, self._trial.whole.better)
         else:
-            known, others = known_answers(folder, validation), known_others(folder, validation)
+            known, others = known_outputs(folder, validation)
         try:
             accuracy = judged(
                 self._contender.call,
