@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,9 +13,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from togi.core.settings import Settings
 from togi.machine.describe import machine
 from togi.measure import callers_on, mark_memory
+from togi.search import Search
 from togi.subject.inputs import Inputs, Subject, apart
+from togi.subject.program import ProgramModule
 from togi.worker.measuring import Measuring
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
@@ -126,6 +130,24 @@ def test_a_study_does_not_go_on_with_other_inputs_that_decide(tmp_path: Path) ->
         return fingerprint(tmp_path, texts.replace(floats, f"({floats}, {text!r})"), "model")
 
     assert with_text("ab") == with_text("ab") != with_text("ab" * 2500)
+
+
+@pytest.mark.parametrize(("turned_off", "known"), [("in both", True), ("in the first", False), ("in none", False)])
+def test_a_program_that_turns_autograd_off_is_tried_once(turned_off: str, known: bool) -> None:
+    """As it is called today it is the reference, and its own trial would take seconds to say so."""
+    first, second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def program(x: Tensor) -> Tensor:
+        with nullcontext() if turned_off == "in none" else torch.no_grad():
+            x = first(x)
+        with torch.no_grad() if turned_off == "in both" else nullcontext():
+            return second(x).detach()
+
+    facts = survey(Subject(ProgramModule(program), Inputs((torch.zeros(1, 4),)))).facts
+    assert facts.autograd_off is known
+    assert [recipe.is_reference for recipe in Search(facts, Settings()).space.originals] == [True, False][: 2 - known]
+    assert any("autograd off" in note for note in facts.notes) is known
+    assert torch.is_grad_enabled()
 
 
 def test_a_survey_knows_that_calls_write_into_their_inputs() -> None:

@@ -200,6 +200,8 @@ class Facts(Record):
     samples: int = 1
     program: bool = False
     """It is Python code round modules: ``model.generate``, a pipeline, a function."""
+    autograd_off: bool = False
+    """It is a program that runs all of its modules with autograd off, whoever calls it."""
     part: bool = False
     """It is a part of a program, whose own code, and other parts, run between its calls."""
     steps: bool = False

@@ -37,7 +37,8 @@ from togi.journal.database import (
 from togi.journal.study_log import NO_CONDITIONS, Conditions, StudyLog, read_study
 
 FLEETING = frozenset(
-    "machine latency_ms phases_ms denormals repeatable notes export_error idle_rewrites flops winograd_flops".split()
+    "machine latency_ms phases_ms denormals repeatable notes autograd_off export_error idle_rewrites flops "
+    "winograd_flops".split()
 )
 """Facts that may come out differently for the same subject, or that are compared on their own (the machine)."""
 

@@ -40,7 +40,10 @@ class Space:
         excluded: Sequence[Trial] = (),
         listed: Collection[Recipe] | None = None,
         starting_s: float = STARTING_COST_S,
+        *,
+        one_original: bool = False,
     ) -> None:
+        """``one_original``: as it is called today it is the reference. So is a training step."""
         self.excluded = tuple(excluded)
         """One explaining trial for each technique that cannot be tried here."""
         self.configurations = tuple(sorted(configurations, key=lambda configuration: configuration.place))
@@ -54,15 +57,16 @@ class Space:
         if reference is None:
             raise TogiError(f"the technique '{REFERENCE}' is missing or refused: it is the reference of every speed-up")
         self.reference = self.recipe((reference,))
-        # a training step as it is called today is the reference
-        originals = (self.reference,) if self.reference == PLAIN_STEP_RECIPE else (self.reference, Recipe())
+        one_original = one_original or self.reference == PLAIN_STEP_RECIPE
+        originals = (self.reference,) if one_original else (self.reference, Recipe())
         self.originals = originals if listed is None else tuple(recipe for recipe in originals if recipe in listed)
-        """The reference, and the original as it is called today."""
+        """The reference, and the original as it is called today, where that is another one."""
 
     @classmethod
     def of(cls, facts: Facts, settings: Settings, techniques: Mapping[str, Technique]) -> Self:
         """All that can be tried. Raises UnknownNameError for unknown names in ``settings``."""
-        return cls(*configurations_for(facts, settings, techniques), starting_s=_starting_s(facts))
+        found = configurations_for(facts, settings, techniques)
+        return cls(*found, starting_s=_starting_s(facts), one_original=facts.autograd_off)
 
     @classmethod
     def listing(cls, recipes: Collection[Recipe], facts: Facts, techniques: Mapping[str, Technique]) -> Self:

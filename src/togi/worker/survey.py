@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from togi.artifact.settings import settings_of, varying_settings
 from togi.core.errors import Refused, SubjectError
@@ -136,6 +138,9 @@ def survey(
         latency_ms=latency_ms,
         callers=callers,
     )
+    if facts.program and _turns_autograd_off(ready.module, ready.samples[0], seed):
+        facts = facts.model_copy(update={"autograd_off": True})
+        notes.append("It turns autograd off by itself: as it is called today it is plain eager without autograd.")
     facts = facts.model_copy(update={"notes": tuple(notes)})
     if captured:
         samples = tuple(sample.clone() for sample in ready.samples)
@@ -162,6 +167,29 @@ def _written(module: nn.Module, sample: Inputs, signature: Signature, seed: int)
         module(*given.args, **given.kwargs)
     buffers.restore()
     return [at for at, (was, now) in enumerate(zip(before, tensors, strict=True)) if not same([was], [now])]
+
+
+def _turns_autograd_off(program: nn.Module, sample: Inputs, seed: int) -> bool:
+    """Whether it calls modules, and all of them with autograd off. That is turned off at the first that is not, since
+    what backward needs may not fit."""
+    fresh, buffers, own_thread, on = apart(sample), SavedBuffers(program), threading.get_ident(), list[bool]()
+
+    def look(module: nn.Module, _: Any) -> None:
+        if module is program:
+            return
+        on.append(torch.is_grad_enabled())
+        if threading.get_ident() == own_thread:  # another one may live on, and would keep it
+            torch.set_grad_enabled(False)
+
+    seed_all(seed)
+    try:
+        with register_module_forward_pre_hook(look), torch.enable_grad():
+            program(*fresh.args, **fresh.kwargs)
+    except Exception:  # foreign code: it may want gradients inside
+        return False
+    finally:
+        buffers.restore()
+    return bool(on) and not any(on)
 
 
 def _check_callers(module: nn.Module, behaviour: Behaviour) -> None:
