@@ -332,8 +332,8 @@ def test_what_half_of_the_validation_data_did_not_confirm_is_no_choice_without_f
 ) -> None:
     """Of many recipes the luckiest looks best by the half that chose."""
     lowered, saved = recipe(openvino={}, bf16_openvino={}, no_grad={}), NO_FILE_FORM.saved
-    budget = {"min_agreement": 0.99, "data": "data.py:f"}
-    study = open_study(tmp_path, REFERENCE, trial(lowered, 3.0, error=accepted_by_half()), trial(SLOW, 1.5), **budget)
+    tried = trial(lowered, 3.0, error=accepted_by_half()), trial(SLOW, 1.5)
+    study = open_study(tmp_path, REFERENCE, *tried, min_agreement=0.99, data="data.py:f")
     pool_of(study).built |= {
         lowered: [Does.faster(3.0, saved=saved, error=accepted_by_half())],
         SLOW: [Does.faster(1.5, saved=saved)],

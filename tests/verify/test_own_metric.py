@@ -122,10 +122,11 @@ def test_a_group_is_asked_for_at_once_and_counts_as_one(tmp_path: Path) -> None:
 def test_copies_prove_nothing_more_and_count_as_often_as_they_are_met(tmp_path: Path) -> None:
     few, labels = data().samples[:20], data().labels
     assert labels is not None
-    copies = {"samples": few * 10, "labels": list(labels[:20]) * 10}
+    copies: dict[str, Any] = {"samples": few * 10, "labels": list(labels[:20]) * 10}
     drop = measured(hits, Scores(), tmp_path, **copies).drop
     assert (drop.seen, drop.losses, drop.complete) == (10, 0, True)
-    model, often = Scores(), {"samples": few[:1] * 90 + few[1:], "labels": [labels[0]] * 90 + list(labels[1:20])}
+    model = Scores()
+    often: dict[str, Any] = {"samples": few[:1] * 90 + few[1:], "labels": [labels[0]] * 90 + list(labels[1:20])}
     halves_of = [
         measured(hits, lambda x: model(-x if torch.equal(x, few[0]) else x), tmp_path, confirmation=half, **often).drop
         for half in (False, True)

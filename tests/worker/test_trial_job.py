@@ -152,7 +152,7 @@ def test_what_is_right_only_as_far_as_the_original_decides_by_roundings_is_judge
 ) -> None:
     config: Any = SimpleNamespace(
         device="cpu", callers=1, folder="", judging=Judging(measure="agreement", max_drop=0.1)
-    )  # type: ignore[arg-type]
+    )
     trial = TrialJob(TryRecipe(log="", recipe=Recipe()), config, SimpleNamespace(), SimpleNamespace(send=print))  # type: ignore[arg-type]
     monkeypatch.setattr(trial, "data_for", lambda _recipe: DATA)
     asked: list[ErrorReport] = []

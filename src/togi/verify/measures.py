@@ -328,8 +328,8 @@ def _is_picture(sample: Inputs, answer: Tensor) -> bool:
     if given is None or nested or given.ndim < _PICTURE or answer.dim() < 3 or min(answer.shape[-2:]) < 2:
         return False
     if answer.dim() < _PICTURE:
-        return answer.shape[-2:] == given.shape[-2:]
-    return answer.shape[-2] * given.shape[-1] == answer.shape[-1] * given.shape[-2]
+        return tuple(answer.shape[-2:]) == tuple(given.shape[-2:])
+    return bool(answer.shape[-2] * given.shape[-1] == answer.shape[-1] * given.shape[-2])
 
 
 def _has_classes(masks: Tensor) -> bool:
