@@ -207,6 +207,25 @@ def test_a_faithful_one_does_not_give_way_to_a_rough_one_with_fewer_choices() ->
     assert choose([measured(REFERENCE, 1.0), rough, fine]).trial == fine
 
 
+@pytest.mark.parametrize(("speedup", "earned"), [(2.03, False), (2.07, False), (2.1, True)])
+@pytest.mark.parametrize("rough", [on("onnx"), on("onnx", "int8"), on("vino", "int8")])
+def test_fewer_bits_must_be_faster_than_what_is_faithful_by_more_than_processes_differ(
+    rough: Recipe, speedup: float, earned: bool
+) -> None:
+    """On another engine, too: else they may as well be slower."""
+    reference, fine = measured(REFERENCE, 1.0), measured(on("vino", "pad"), 2.0)
+    lowered = measured(rough, speedup, faithful=False, rmse=1e-2)
+    for order in itertools.permutations([reference, fine, lowered]):
+        assert choose(order).trial == (lowered if earned else fine)
+        assert choose(order, told_apart={(lowered.recipe, fine.recipe)}).trial == lowered
+    saved = measured(recipe("saved"), 1.5)
+    trials = [reference, saved, fine, lowered]
+    said = why_not(lowered, saved, trials=trials)
+    assert said == (
+        "" if earned else "it is approximate, and not faster than pad + vino + no_grad by the 4% that must earn"
+    )
+
+
 def test_nothing_within_limits_says_what_the_smallest_needs() -> None:
     trials = [measured(REFERENCE, 1.0, total_bytes=2000), measured(recipe("a"), 2.0, total_bytes=3000)]
     chosen = choose(trials, within(1000))

@@ -75,8 +75,22 @@ def test_a_right_result_of_a_wrong_part_is_wrong_unless_it_may_be_approximate() 
     wrong = ForcedCalls(path="head", calls=2, units=4000, faithful=False)
     found = report(faithful=True, forced=(PROVEN, wrong))
     reason = "with plain eager's decisions head is wrong: its error is 4,000 x eager's own"
-    assert accept(found, exact=True) == (Outcome.WRONG, reason)
-    assert accept(found, exact=False) == (Outcome.OK, "")
+    assert accept(found, exact=True) == accept(found, exact=False) == (Outcome.WRONG, reason)
+    assert accept(found, exact=False, max_error=1e-2)[0] is Outcome.OK
+    assert accept(found, exact=False, max_error=1e-3)[0] is Outcome.WRONG
+
+
+@pytest.mark.parametrize("unproven", ["", "plain eager itself is off by 45 % in output"])
+@pytest.mark.parametrize("losses", [0, 30])
+def test_what_hides_in_the_originals_own_roundings_is_held_to_the_budget(unproven: str, losses: int) -> None:
+    """A detector with a part in 8 bits: its boxes are as near as the original's own, which decides by roundings."""
+    wrong = ForcedCalls(path="head", calls=2, units=4000, faithful=False)
+    accuracy = Accuracy(measure=AccuracyMeasure.AGREEMENT, confirmation=True, drop=flips(losses, 300, 300))
+    found = report(faithful=True, units=1.0, unproven=unproven, forced=(PROVEN, wrong))
+    judged = found.model_copy(update={"accuracy": accuracy})
+    assert accept(judged, exact=False, judging=AGREEMENT)[0] is (Outcome.WRONG if losses else Outcome.OK)
+    outcome, reason = accept(found, exact=False, judging=AGREEMENT)
+    assert (outcome, reason) == (Outcome.WRONG, "it is approximate, and was not judged on validation data")
 
 
 def test_an_exact_technique_has_no_allowance() -> None:

@@ -21,6 +21,7 @@ from togi.decide.paired import (
     samples_needed,
     scores,
     standing,
+    times_the_data,
 )
 
 SIMULATIONS = 100
@@ -212,6 +213,35 @@ def test_the_luckiest_of_many_is_not_accepted_on_samples_that_did_not_choose_it(
 )
 def test_how_it_is_said(drop: Drop, max_drop: float, sentence: str) -> None:
     assert sentence in said(drop, max_drop)
+
+
+@pytest.mark.parametrize(
+    ("drop", "max_drop", "sentence"),
+    [
+        (flips(1, 406, 406), 0.01, "not the allowed 1 point: about 773 would do, 1.9 times the data"),
+        (flips(0, 100, 100), 0.01, "not the allowed 1 point: about 299 would do, 3.0 times the data"),
+        (scores([0.01] * 300 + [0.2] * 20, 320), 0.03, " times the data"),
+        (scores([0.04] * 300, 300), 0.04, "not the allowed 0.04: at this mean no number of samples would"),
+        (flips(0, 0, 0), 0.01, "not the allowed 1 point"),
+    ],
+)
+def test_how_many_more_data_would_do_is_said(drop: Drop, max_drop: float, sentence: str) -> None:
+    """Of answers that count one half is seen at a time: their number alone says nothing of how many to give."""
+    assert said(drop, max_drop, points=drop.losses is not None).endswith(sentence)
+
+
+@pytest.mark.parametrize("most", [0.5, 0.05])
+@pytest.mark.parametrize("seen", [80, 300])
+def test_so_many_times_the_data_prove_what_is_graded_and_fewer_do_not(most: float, seen: int) -> None:
+    draw = random.Random(5)
+    differences = [most * draw.random() for _ in range(seen)]
+    drop = scores(differences, seen)
+    budget = drop.mean + (drop.high - drop.mean) / 2
+    least_x, most_x = times_the_data(drop, budget)
+    assert (least_x, most_x) == (pytest.approx(2), pytest.approx(4))
+    enough, too_few = [differences * 5, differences[: seen // 2] * 3]
+    assert standing(scores(enough, len(enough)), budget) is Standing.PROVEN
+    assert standing(scores(too_few, len(too_few)), budget) is Standing.UNDECIDED
 
 
 def test_rounding_never_puts_a_bound_on_the_other_side_of_the_budget() -> None:

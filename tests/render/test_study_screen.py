@@ -22,11 +22,13 @@ from tests.render.made_up_study import (
     right,
     timed,
 )
+from togi.core.choices import AccuracyMeasure
 from togi.core.printable import printable
 from togi.core.recipe import PartKey, ProgramRecipe
-from togi.core.records import Outcome, Study, Trial, Untried, Unused
+from togi.core.records import Accuracy, Outcome, Study, Trial, Untried, Unused
 from togi.core.settings import Settings
 from togi.decide.break_even import break_even
+from togi.decide.paired import flips
 from togi.render.json import study_json
 from togi.render.next_steps import next_steps
 from togi.render.not_used import not_used_by_kind
@@ -215,6 +217,27 @@ def test_the_option_allows_that_very_recipe(error: float, choice: object) -> Non
     assert chosen.named(allowed)
     assert chosen.max_error is not None
     assert 1.1 * error * (1 - 1e-9) <= chosen.max_error <= 2.3 * error
+
+
+def held_back(losses: int, seen: int, *choices: object) -> Trial:
+    """By a budget of accuracy on validation data."""
+    trial = wrong(*choices, NO_GRAD, rmse=4e-3)
+    accuracy = Accuracy(measure=AccuracyMeasure.AGREEMENT, confirmation=False, drop=flips(losses, seen, seen))
+    assert trial.error is not None
+    return trial.model_copy(update={"error": trial.error.model_copy(update={"accuracy": accuracy})})
+
+
+@pytest.mark.parametrize("budget", [{"min_agreement": 0.99}, {"max_drop": 0.01}])
+def test_a_budget_of_accuracy_is_not_kept_by_a_bound_on_the_error(budget: dict[str, float]) -> None:
+    """Both have to hold. What would help are more data, where what was lost is not too much."""
+    few, more, outside = held_back(0, 100, BF16, OPENVINO), held_back(1, 406, BF16, ONNX), held_back(40, 300, ONNX)
+    steps = list(next_steps(of(few, more, outside, settings=budget), "m.togi"))
+    assert not any("--max-error" in str(step) for step in steps)
+    (step,) = [step for step in steps if "validation data" in step.type]
+    assert step.type == "1.9 x the validation data"
+    assert step.brings == f"would likely prove {more.recipe.label}, which these do not"
+    for hopeless in (outside, held_back(4, 300, BF16, ONNX)):
+        assert not any("validation data" in str(step) for step in next_steps(of(hopeless, settings=budget)))
 
 
 @pytest.mark.parametrize("error", [0.3, 0.11])

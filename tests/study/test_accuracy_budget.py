@@ -113,6 +113,22 @@ def test_data_without_a_budget_and_a_budget_without_data_are_refused_before_anyt
             togi.tune(module, x, **given)  # type: ignore[arg-type]
 
 
+@pytest.mark.usefixtures("nothing_is_loaded")
+@pytest.mark.parametrize(
+    ("budget", "given"),
+    [
+        ({"max_drop": 1}, "max_drop=1"),
+        ({"max_drop": "500%", "metric": "accuracy"}, "max_drop=5"),
+        ({"min_agreement": 0}, "min_agreement=0"),
+    ],
+)
+def test_a_budget_that_everything_keeps_is_refused_before_anything_is_loaded(budget: Any, given: str) -> None:
+    """Messages count points, and 1 is a hundred of them."""
+    x = torch.ones(1, 8)
+    with pytest.raises(TogiError, match=f"{given} lets every answer be lost.*one point is 1% or 0.01"):
+        togi.tune(nn.Linear(8, 8), x, data=togi.Validation([x, x + 1]), **budget)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("factory", "said"),

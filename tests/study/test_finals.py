@@ -8,8 +8,10 @@ import pytest
 
 from tests.study.stand_ins import FAST, NEXT, SLOW, WRONG, Does, compose, open_study, pool_of, trial
 from togi.artifact.manifest import Saved, read_manifest
+from togi.core.choices import AccuracyMeasure
 from togi.core.recipe import PartKey, ProgramRecipe
-from togi.core.records import REFERENCE_RECIPE, Outcome, Recipe, Trial
+from togi.core.records import REFERENCE_RECIPE, Accuracy, ErrorReport, Outcome, Recipe, Trial
+from togi.decide.paired import flips
 from togi.study.finals import Decision, Finals
 from togi.study.open_study import OpenStudy
 from togi.techniques import recipe
@@ -316,6 +318,35 @@ def test_where_no_process_may_be_asked_a_program_of_parts_has_its_files(tmp_path
     whole = open_study(tmp_path / "whole", trial(FAST, 2.0))
     decision = Finals(whole, tmp_path / "artifacts").in_time()
     assert (chosen(decision), decision.folder) == (FAST, None)
+
+
+def accepted_by_half() -> ErrorReport:
+    """By the half of the validation data that chooses; the other half waits for its files."""
+    accuracy = Accuracy(measure=AccuracyMeasure.AGREEMENT, confirmation=False, drop=flips(0, 300, 300))
+    return WRONG.model_copy(update={"accuracy": accuracy})
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["it has no file form", "the time is over"])
+def test_what_half_of_the_validation_data_did_not_confirm_is_no_choice_without_files(
+    late: bool, tmp_path: Path
+) -> None:
+    """Of many recipes the luckiest looks best by the half that chose."""
+    lowered, saved = recipe(openvino={}, bf16_openvino={}, no_grad={}), NO_FILE_FORM.saved
+    tried = trial(lowered, 3.0, error=accepted_by_half()), trial(SLOW, 1.5)
+    study = open_study(tmp_path, REFERENCE, *tried, min_agreement=0.99, data="data.py:f")
+    pool_of(study).built |= {
+        lowered: [Does.faster(3.0, saved=saved, error=accepted_by_half())],
+        SLOW: [Does.faster(1.5, saved=saved)],
+        REFERENCE_RECIPE: [NO_FILE_FORM],
+    }
+    (tmp_path / "artifacts").mkdir()
+    finals = Finals(study, tmp_path / "artifacts")
+    decision = finals.in_time() if late else finals.decide()
+    assert chosen(decision) == SLOW
+    assert decision.folder is None
+    (said,) = [note for note in study.notes if "did not confirm it" in note]
+    assert said.startswith(f"{lowered.label} was set aside: one half of the validation data accepted it")
+    assert ("--time-limit" in said) is late
 
 
 @pytest.mark.parametrize("of_parts", [True, False])

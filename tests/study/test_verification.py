@@ -15,7 +15,7 @@ from togi import api
 from togi.artifact.manifest import read_manifest
 from togi.artifact.save import write_manifest
 from togi.core.choices import AccuracyMeasure, Direction, Objective
-from togi.core.errors import ArtifactError, SubjectError
+from togi.core.errors import ArtifactError, SubjectError, TogiError
 from togi.core.judging import Judging
 from togi.core.permits import Permit, permitting
 from togi.core.records import ErrorReport, Interval, Outcome, Trial
@@ -131,6 +131,8 @@ def test_an_artifact_that_was_judged_on_data_asks_for_them(folder: Path) -> None
     assert verification._judging(folder, lowered, None, "data.py:f") == judging
     stricter = verification._judging(folder, lowered, 0.001, "data.py:f")
     assert stricter == judging.model_copy(update={"max_drop": 0.001})
+    with pytest.raises(TogiError, match="max_drop=1 lets every answer be lost"):
+        verification._judging(folder, lowered, 1.0, "data.py:f")
     assert verification._judging(folder, exact, None, None) is None, "what is exact is not judged"
     named = exact.model_copy(update={"proof": exact.proof.model_copy(update={"error": ROUGH})})
     assert verification._judging(folder, named, None, "data.py:f") == judging, "what was allowed to err is"
@@ -312,7 +314,7 @@ def judged(
 
 
 def verified(
-    out: Path, monkeypatch: pytest.MonkeyPatch, contestant: dict[str, Any], **bounds: float
+    out: Path, monkeypatch: pytest.MonkeyPatch, contestant: dict[str, Any], **bounds: Any
 ) -> tuple[Answer, str]:
     first = Contestant(name="models.py:original", latency_ms=interval(1, 1, 1))
     second = Contestant(name=str(out), latency_ms=interval(1, 1, 1), **contestant)
@@ -366,6 +368,22 @@ def test_an_exact_recipe_that_was_accepted_within_a_bound_is_held_to_that_bound(
 ) -> None:
     made: Any = SimpleNamespace(recipe=recipe(no_grad={}), proof=SimpleNamespace(error=error))
     assert verification._held_to_rounding(made) is held
+
+
+def test_data_that_judged_nothing_are_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever names them for whatever was chosen would take them for what proved it."""
+    right = {"speedup_x": FASTER, "error": RIGHT}
+    out = artifact_of(folder, "models.py:original", FASTER)
+    assert "judged nothing" not in verified(out, monkeypatch, right)[1]
+    found, verdict = verified(out, monkeypatch, right, data="models.py:validation")
+    assert found is Answer.PASSED
+    assert verdict.endswith(". The validation data judged nothing: it is exact, and may differ by rounding alone.")
+    exact = read_manifest(out)
+    lowered = exact.model_copy(update={"recipe": recipe(bf16={"how": "cast"}, no_grad={})})
+    for judging, why in ((None, "for its error on the samples"), (Judging(max_drop=0.1), "for its subject's metric")):
+        assert why in verification._not_asked(lowered, judging, "data.py:f", None)
+    by_data = Judging(measure=AccuracyMeasure.AGREEMENT, max_drop=0.01)
+    assert verification._not_asked(lowered, by_data, "data.py:f", None) == ""
 
 
 def test_what_cannot_run_is_not_proven(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from togi.core.records import Accuracy
 from togi.decide.paired import Standing, halves, standing
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
-from togi.subject.validation import Validation
+from togi.subject.validation import Validation, known_by
 from togi.verify import accuracy
 from togi.verify.accuracy import (
     answer_once,
@@ -198,11 +198,52 @@ def test_rows_of_a_batch_count_by_themselves_and_groups_as_one(tmp_path: Path) -
     assert grouped.high > alone.high
 
 
+def all_of(call: Callable[..., Any], samples: list[Tensor], tmp_path: Path, *, by_all: bool = False) -> list[Accuracy]:
+    """Of both halves of these samples, or twice of all."""
+    validation = Validation(samples)
+    answer_once(Scores(), validation, tmp_path, seed=0, device="cpu")
+    answers = known_answers(tmp_path, validation)
+    judging = Judging(measure=AccuracyMeasure.AGREEMENT, max_drop=1.0, by_all=by_all)
+    return [
+        judged(call, validation, answers, judging, confirmation=half, seed=0, device="cpu") for half in (False, True)
+    ]
+
+
+@pytest.mark.parametrize("rows", [1, 6])
+@pytest.mark.parametrize("moved", [0, 1], ids=["whole batches", "rows of other batches"])
+def test_copies_prove_nothing_more(rows: int, moved: int, tmp_path: Path) -> None:
+    """600 rows of which 60 differ. What chose a recipe cannot confirm it either."""
+    few = data(60).samples
+    places = [place + moved * (place // 60) for place in range(600)]
+    batches = [torch.cat([few[place % 60] for place in places[i : i + rows]]) for i in range(0, 600, rows)]
+    drops = [accuracy.drop for accuracy in all_of(Scores(), batches, tmp_path)]
+    assert 40 <= sum(drop.seen for drop in drops) <= 60
+    assert all(drop.complete and drop.losses == 0 for drop in drops)
+    assert max(drop.high for drop in drops) > 0.09
+
+
+def test_copies_that_are_lost_count_as_often_as_they_are_met(tmp_path: Path) -> None:
+    """Half of what the model meets is silence. It is one sample of 101 that differ, and its loss is one of two."""
+    silence = torch.eye(CLASSES)[:1]
+    lost = all_of(
+        lambda x: -x if torch.equal(x, silence) else x * 2, [silence] * 100 + data(100).samples, tmp_path, by_all=True
+    )
+    assert lost[0].drop.mean == pytest.approx(0.5)
+
+
+def test_a_copy_of_a_row_is_one_wherever_the_samples_have_no_rows_of_their_own() -> None:
+    tables = [(torch.eye(CLASSES)[:2], torch.ones(1, 7)), (torch.eye(CLASSES)[2:4], torch.ones(1, 7))]
+    validation = Validation([*tables, tables[0]])
+    assert known_by(validation, 0, 2) == known_by(validation, 2, 2)
+    assert len({*known_by(validation, 0, 2), *known_by(validation, 1, 2)}) == 4
+    assert known_by(validation, 0, 1) != known_by(validation, 1, 1)
+
+
 def test_sorted_data_are_seen_in_random_order(tmp_path: Path) -> None:
     """The first tenth of them is lost, and a fifth is allowed: it is not stopped for what came first."""
     labels = sorted(data().labels or ())
     first = max(labels[: COUNT // 10])
-    samples = [torch.eye(CLASSES)[label][None] for label in labels]
+    samples = [torch.eye(CLASSES)[label][None] + i / COUNT for i, label in enumerate(labels)]
     calls = measured(
         lambda x: -x if int(x.argmax()) == 0 and first == 0 else x * 2,
         AccuracyMeasure.AGREEMENT,

@@ -135,6 +135,56 @@ def test_accuracy_is_of_the_labels_that_are_given() -> None:
         measure(AccuracyMeasure.ACCURACY, [original] * 2, labels=[torch.full((1, 100), -100)] * 2)
 
 
+@pytest.mark.parametrize("name", [AccuracyMeasure.AGREEMENT, AccuracyMeasure.DECIDED, AccuracyMeasure.KL])
+def test_places_that_labels_leave_out_do_not_count_where_labels_are_not_needed(name: AccuracyMeasure) -> None:
+    """90 of 100 places are padding, which nearly any candidate answers alike: it would hide the other ten."""
+    original = torch.eye(10)[None].repeat(1, 10, 1)
+    labels = [torch.cat([torch.arange(10), torch.full((90,), -100)])[None]] * 2
+    wrong = original.roll(1, -1)
+    assert worse(name, original, torch.cat([wrong[:, :10], original[:, 10:]], 1), labels=labels) == [1]
+    assert worse(name, original, torch.cat([original[:, :10], wrong[:, 10:]], 1), labels=labels) == [0]
+    for others in (["a text", "another"], [7, 8], [torch.full((1, 100), -1)] * 2):
+        assert worse(name, original, torch.cat([wrong[:, :1], original[:, 1:]], 1), labels=others)[0] > 0
+    with pytest.raises(SubjectError, match=r"no row that counts|above one half"):
+        measure(name, [original] * 2, labels=[torch.full((1, 100), -100)] * 2)
+
+
+@pytest.mark.parametrize(
+    ("shape", "read"),
+    [
+        ((1, 84, 400), "the shape (1, 84, 400) as 84 decisions among 400 scores, which the last dimension holds."),
+        ((1, 5, 1, 1), "as 5 decisions of yes or no."),
+        ((1, 9), ""),
+    ],
+)
+def test_how_an_answer_of_several_decisions_is_read_is_told(shape: tuple[int, ...], read: str) -> None:
+    """A detector may hold the scores of a box in the second dimension, and nothing shows it."""
+    answers = list(torch.randn(2, *shape, generator=torch.Generator().manual_seed(0)))
+    data = Validation([torch.ones(1, 3, 64, 64)] * 2)
+    found = RowMeasure(AccuracyMeasure.AGREEMENT, data, answers).read_as
+    assert read in found
+    assert bool(found) is bool(read)
+    assert RowMeasure(AccuracyMeasure.RMS, data, answers).read_as == ""
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 6, 8), (1, 4, 3, 4), (1, 1, 6, 8), (1, 6, 8)])
+def test_the_width_of_a_picture_is_no_number_of_classes(shape: tuple[int, ...]) -> None:
+    """A class that is a little likelier everywhere changes what each place is, and the largest of a line stays."""
+    generator = torch.Generator().manual_seed(0)
+    pictures = Validation(list(torch.rand(2, 1, 3, 6, 8, generator=generator)), labels=[0, 1])
+    answers = list(torch.randn(2, *shape, generator=generator))
+    for name in BUILT_IN:
+        if name in (AccuracyMeasure.RMS, AccuracyMeasure.IOU, AccuracyMeasure.RANK, AccuracyMeasure.NEAREST):
+            RowMeasure(name, pictures, answers)
+        elif name is not AccuracyMeasure.CHARACTERS:
+            with pytest.raises(SubjectError, match=r"is the width of a picture: judge masks by iou"):
+                RowMeasure(name, pictures, answers)
+    scores = list(torch.randn(2, 1, 8, generator=generator))
+    RowMeasure(AccuracyMeasure.AGREEMENT, pictures, scores)
+    channels_last = list(torch.randn(2, 1, 6, 8, 4, generator=generator))
+    RowMeasure(AccuracyMeasure.AGREEMENT, pictures, channels_last)
+
+
 @pytest.mark.parametrize(
     ("classes", "labels", "said"),
     [

@@ -41,7 +41,10 @@ class Scores(nn.Module):
 
 def data(**given: Any) -> Validation:
     labels = torch.randint(0, CLASSES, (COUNT,), generator=torch.Generator().manual_seed(1)).tolist()
-    return Validation(**{"samples": [torch.eye(CLASSES)[label][None] for label in labels], "labels": labels, **given})
+    samples = [torch.eye(CLASSES)[label][None] for label in labels]
+    for i, sample in enumerate(samples):  # no two are alike
+        sample[0, labels[i] - 1] = i / (4 * COUNT)
+    return Validation(**{"samples": samples, "labels": labels, **given})
 
 
 def hits(outputs: list[Any], labels: list[int]) -> float:
@@ -62,14 +65,20 @@ def facts_of(metric: Metric, tmp_path: Path, declared: Direction | None = None, 
 
 
 def measured(
-    metric: Metric, call: Callable[..., Any], tmp_path: Path, *, max_drop: float = 1.0, **given: Any
+    metric: Metric,
+    call: Callable[..., Any],
+    tmp_path: Path,
+    *,
+    max_drop: float = 1.0,
+    confirmation: bool = False,
+    **given: Any,
 ) -> Accuracy:
     asked = own(metric, **given)
     facts = asked.score_original(Scores(), tmp_path, None)
     assert not facts.problem
     known = asked.known_scores(tmp_path, "m.py:score", None)
     judging = Judging(measure=AccuracyMeasure.OWN, max_drop=max_drop)
-    return judged(call, asked.validation, known, judging, confirmation=False, seed=0, device="cpu")
+    return judged(call, asked.validation, known, judging, confirmation=confirmation, seed=0, device="cpu")
 
 
 def wrong_once_in(number: int) -> Callable[[Tensor], Any]:
@@ -108,6 +117,21 @@ def test_a_group_is_asked_for_at_once_and_counts_as_one(tmp_path: Path) -> None:
     assert set(asked) == {5}
     assert drop.seen == drop.planned == COUNT // 10
     assert drop.mean == pytest.approx(0.1)
+
+
+def test_copies_prove_nothing_more_and_count_as_often_as_they_are_met(tmp_path: Path) -> None:
+    few, labels = data().samples[:20], data().labels
+    assert labels is not None
+    copies: dict[str, Any] = {"samples": few * 10, "labels": list(labels[:20]) * 10}
+    drop = measured(hits, Scores(), tmp_path, **copies).drop
+    assert (drop.seen, drop.losses, drop.complete) == (10, 0, True)
+    model = Scores()
+    often: dict[str, Any] = {"samples": few[:1] * 90 + few[1:], "labels": [labels[0]] * 90 + list(labels[1:20])}
+    halves_of = [
+        measured(hits, lambda x: model(-x if torch.equal(x, few[0]) else x), tmp_path, confirmation=half, **often).drop
+        for half in (False, True)
+    ]
+    assert max(drop.mean for drop in halves_of) > 0.8
 
 
 def test_without_labels_it_is_given_outputs_alone(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from togi.core.judging import Judging
-from togi.core.records import ErrorReport, Recipe
+from togi.core.records import ErrorReport, ForcedCalls, Recipe
 from togi.subject.inputs import Inputs
 from togi.subject.validation import Validation
 from togi.techniques import recipe
@@ -131,6 +131,34 @@ def test_what_a_check_is_for_says_which_data_judge(
     report = ErrorReport(faithful=False, units=90, rmse=1e-3, max_abs=1e-2)
     assert trial._judged(report) is report
     assert asked == [(confirmation, by_all)]
+
+
+RIGHT_PART, WRONG_PART = (ForcedCalls(path="head", calls=2, units=units, faithful=units < 8) for units in (1, 4000))
+
+
+@pytest.mark.parametrize(
+    ("found", "judged"),
+    [
+        ({}, False),
+        ({"forced": (RIGHT_PART,)}, False),
+        ({"forced": (RIGHT_PART, WRONG_PART)}, True),
+        ({"unproven": "plain eager itself is off by 45 %"}, True),
+        ({"unproven": "plain eager itself is off by 45 %", "forced": (RIGHT_PART,)}, False),
+        ({"problems": ("it shares memory",)}, False),
+    ],
+)
+def test_what_is_right_only_as_far_as_the_original_decides_by_roundings_is_judged(
+    found: dict[str, Any], judged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config: Any = SimpleNamespace(
+        device="cpu", callers=1, folder="", judging=Judging(measure="agreement", max_drop=0.1)
+    )
+    trial = TrialJob(TryRecipe(log="", recipe=Recipe()), config, SimpleNamespace(), SimpleNamespace(send=print))  # type: ignore[arg-type]
+    monkeypatch.setattr(trial, "data_for", lambda _recipe: DATA)
+    asked: list[ErrorReport] = []
+    trial.check = SimpleNamespace(judged=lambda report, *_, **__: asked.append(report) or report)  # type: ignore[assignment]
+    trial._judged(ErrorReport(faithful=True, units=1, rmse=1e-7, max_abs=1e-7, **found))
+    assert bool(asked) is judged
 
 
 @pytest.mark.parametrize(("named", "judged"), [((), False), (("openvino",), True), (("onnxruntime",), False)])

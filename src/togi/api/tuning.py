@@ -143,6 +143,9 @@ def tune(
             "validation data and a measure on them judge nothing without a budget: give min_agreement, such as 99%, or "
             "max_drop"
         )
+    if settings.judging is not None:
+        budget = "max_drop" if settings.min_agreement is None else "min_agreement"
+        settings.judging.check(f"{budget}={getattr(settings, budget):g}")
     if out is not None:
         check_writable(Path(out), force)
     if isinstance(subject, str) and better is not None and settings.judging is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from togi.core.choices import AccuracyMeasure, Direction
+from togi.core.errors import TogiError
 from togi.core.record import Record
 
 
@@ -33,3 +34,13 @@ class Judging(Record):
     def by_own_metric(self) -> bool:
         """The user's function judges: on validation data, or on the samples."""
         return self.measure in (None, AccuracyMeasure.OWN)
+
+    def check(self, given: str) -> None:
+        """Raises TogiError for a budget that whatever runs keeps. ``given``: the option and its value.
+
+        Messages count points, so that ``1`` is easily written for one of them."""
+        if self.on_data and self.max_drop >= 1:
+            raise TogiError(
+                f"{given} lets every answer be lost: on validation data a drop is from 0 to 1, and one point is 1% or "
+                "0.01. 'togi precision' lists what each recipe loses, and needs no budget"
+            )

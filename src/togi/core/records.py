@@ -370,6 +370,13 @@ class ErrorReport(Record):
     """A few of the integers or truth values of an output are others: a rounding may have decided between two that are
     as good as equal, or the candidate is wrong."""
 
+    @property
+    def shown_right(self) -> bool:
+        """It is as right as plain eager, and that shows something: its results do, or, where these show nothing, each
+        of its parts with eager's decisions."""
+        parts_are_right = all(part.faithful for part in self.forced)
+        return self.faithful and parts_are_right and (not self.unproven or bool(self.forced))
+
 
 class Noise(Record):
     """The report of a measurement on its own noise."""

@@ -59,8 +59,9 @@ def choose(
 
     If plain eager itself does not fit, the fastest that fits, even if it is slower, or measured on a machine too noisy
     to say how fast. What extends another of them (``extends``) must be faster than that by more than what two processes
-    of one recipe may differ by, and the margin. Among those within the margin of the fastest a faithful one is
-    preferred, then the one with fewer choices (less can break), then the smaller one.
+    of one recipe may differ by, and the margin; so must what is approximate, than each that is faithful. Among those
+    within the margin of the fastest a faithful one is preferred, then the one with fewer choices (less can break), then
+    the smaller one.
 
     Args:
         trials: in the order in which they ended; the last of each recipe counts.
@@ -145,6 +146,8 @@ def why_not(
             "does not matter"
         )
     if not set_aside(trial) and (plain := _plainer(candidate, trials, budget, criterion)) is not None:
+        if not extends(trial.recipe, plain.recipe):
+            return f"it is approximate, and not faster than {plain.recipe.label} by the {band} that must earn"
         return (
             f"it makes the choices of {plain.recipe.label} and more, and is not faster by the {band} that extra "
             "choices must earn"
@@ -156,7 +159,7 @@ def set_aside(trial: Trial) -> bool:
     """It could not be saved, proven or loaded: what ran and is right has a reason for nothing else. Not known of what
     is approximate, whose reason says how far."""
     error = trial.error
-    right = trial.eligible and error is not None and error.faithful and not is_tie(error)
+    right = trial.eligible and error is not None and error.shown_right and not is_tie(error)
     return right and bool(trial.reason)
 
 
@@ -187,25 +190,26 @@ def _best(
 def _earning_their_place(
     candidates: Sequence[MeasuredTrial], criterion: Criterion, told_apart: ToldApart = ()
 ) -> list[MeasuredTrial]:
-    """Without those that extend another one that is kept, and are not faster than it by more than what may be chance.
+    """Without those that extend another one that is kept, or are approximate where it is faithful, and are not faster
+    than it by more than what may be chance: fewer bits may then as well be slower.
 
-    The plainest come first, and each is held against those that are kept alone. So the order of the candidates does not
-    matter, and small gains add up: of 2.00, 2.06 and 2.12 x the first and the last are kept, since the last, which is
-    near the second, is faster than all that is left.
+    What is approximate comes last, else the plainest first, and each is held against those that are kept alone. So the
+    order of the candidates does not matter, and small gains add up: of 2.00, 2.06 and 2.12 x the first and the last are
+    kept, since the last, which is near the second, is faster than all that is left.
     """
     earned: list[MeasuredTrial] = []
-    for trial in sorted(candidates, key=lambda trial: len(_choices(trial.recipe))):
+    for trial in sorted(candidates, key=lambda trial: (_is_approximate(trial), len(_choices(trial.recipe)))):
         if not any(_as_good(plain, trial, criterion, told_apart) for plain in earned):
             earned.append(trial)
     return earned
 
 
 def _as_good(plain: MeasuredTrial, trial: MeasuredTrial, criterion: Criterion, told_apart: ToldApart = ()) -> bool:
-    """With fewer of its choices as right, and as fast as two processes can tell."""
-    as_right = _error(plain) == 0 or _error(trial) > 0
+    """With fewer of its choices as right, or faithful where it is not, and as fast as two processes can tell."""
+    as_right, finer = _error(plain) == 0 or _error(trial) > 0, _error(plain) == 0 and _is_approximate(trial)
     near = _speedup(plain) * criterion.band_x >= _speedup(trial)
     fast_enough = near and not _lost(plain, trial, criterion, told_apart)
-    return extends(trial.recipe, plain.recipe) and as_right and fast_enough
+    return fast_enough and as_right and (finer or extends(trial.recipe, plain.recipe))
 
 
 def _lost(trial: MeasuredTrial, to: MeasuredTrial, criterion: Criterion, told_apart: ToldApart) -> bool:
@@ -225,7 +229,7 @@ def _ran(trial: MeasuredTrial) -> bool:
 
 def _right(trial: MeasuredTrial) -> bool:
     """It ran and was found right, however well it could be measured."""
-    return _ran(trial) and trial.error is not None and trial.error.faithful
+    return _ran(trial) and trial.error is not None and trial.error.shown_right
 
 
 def _speedup(trial: MeasuredTrial) -> float:
@@ -237,7 +241,12 @@ def _error(trial: MeasuredTrial) -> float:
     error = trial.error
     if error is None:
         return math.inf
-    return 0.0 if error.faithful else error.rmse
+    return 0.0 if error.shown_right else error.rmse
+
+
+def _is_approximate(trial: MeasuredTrial) -> bool:
+    """It was accepted within a bound. A tie that fell the other way was not."""
+    return trial.error is not None and not trial.error.shown_right and not is_tie(trial.error)
 
 
 def _point(trial: MeasuredTrial) -> tuple[float, float, float, float]:
@@ -257,7 +266,7 @@ def _describe(trial: MeasuredTrial) -> str:
     how = f"{speedup.median:.2f}x ({speedup.low:.2f} to {speedup.high:.2f}) the speed of plain eager"
     if error is None:
         return f"{label}: {how}"
-    right = "faithful" if error.faithful else f"approximate, relative error {error.rmse:.1e}"
+    right = "faithful" if error.shown_right else f"approximate, relative error {error.rmse:.1e}"
     return f"{label}: {how}, {right}"
 
 

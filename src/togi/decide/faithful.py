@@ -215,10 +215,10 @@ def accept(
         return Outcome.WRONG, error.problems[0]
     if exact and not all(part.faithful for part in error.forced):
         return Outcome.WRONG, of_the_parts(error)
-    if error.faithful and (not error.unproven or error.forced):
+    if error.shown_right:
         return Outcome.OK, ""
     if error.faithful and (exact or (max_error is None and max_drop is None and judging is None)):
-        return Outcome.WRONG, error.unproven
+        return Outcome.WRONG, of_the_parts(error) or error.unproven
     how_far = f"its error is {error.units:,.0f} x eager's own (relative RMS error {error.rmse:.1e})"
     if exact:
         return Outcome.WRONG, f"{how_far}, beyond what rounding explains"

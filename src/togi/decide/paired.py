@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from togi.core.backports import StrEnum
+from togi.core.quantities import significant
 from togi.core.records import Drop
 
 CONFIDENCE = 0.95
@@ -76,12 +77,32 @@ def said(drop: Drop, max_drop: float, *, points: bool = True) -> str:
 
 
 def _enough(drop: Drop, max_drop: float) -> str:
-    if drop.losses is None:
+    """In samples, and as a multiple of the data: of these one half is seen at a time, and not every answer counts."""
+    least, most = times_the_data(drop, max_drop)
+    if most == math.inf:
+        return f": at this {'mean' if drop.losses is None else 'share'} no number of samples would"
+    if most <= 1 or not drop.seen:
         return ""
-    needed = samples_needed(max_drop, max(drop.mean, 0.0), gains=drop.gains is not None)
-    if needed is None:
-        return ": at this share no number of samples would"
-    return f": about {needed:,} would do" if needed > drop.seen else ""
+    return f": about {round(most * drop.seen):,} would do, {times_in_words(least, most)} times the data"
+
+
+def times_the_data(drop: Drop, max_drop: float) -> tuple[float, float]:
+    """At least and at most how many times as many data prove a budget that these do not prove, if the rest is like
+    them. Of what is right or wrong in four of five cases, else as a bound narrows: at most with their number, and at
+    least with its square root. Infinite where no number proves it; ``drop`` is complete."""
+    mean = max(drop.mean, 0.0)
+    if drop.losses is None:
+        narrower = (drop.high - mean) / (max_drop - mean) if mean < max_drop else math.inf
+        return narrower, narrower**2
+    needed = samples_needed(max_drop, mean, gains=drop.gains is not None)
+    times = math.inf if needed is None else needed / max(drop.seen, 1)
+    return times, times
+
+
+def times_in_words(least: float, most: float) -> str:
+    """``2.8``, ``1.5 to 2.3``."""
+    low, high = significant(least, 2), significant(most, 2)
+    return high if low == high else f"{low} to {high}"
 
 
 def flips(losses: int, seen: int, planned: int, *, gains: int | None = None) -> Drop:

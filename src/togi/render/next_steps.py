@@ -12,6 +12,7 @@ from togi.core.records import ErrorReport, Outcome, Stage, Study, Trial, Unused
 from togi.core.settings import ALL
 from togi.decide.choose import set_aside
 from togi.decide.faithful import may_be_approximate
+from togi.decide.paired import Standing, standing, times_in_words, times_the_data
 from togi.render.rows import rows
 
 
@@ -36,6 +37,10 @@ def has_files(study: Study) -> bool:
     return chosen is not None and not set_aside(chosen)
 
 
+_MOST_TIMES_THE_DATA = 20.0
+"""More nobody gathers."""
+
+
 @dataclass(frozen=True)
 class NextStep:
     """Something to do after a study: what to type, and what that brings."""
@@ -56,6 +61,7 @@ def next_steps(study: Study, artifact: str | None = None) -> Iterator[NextStep]:
     if gained and has_files(study) and artifact is None and study.command:
         yield _option(study, "--out NAME.togi", "keeps it; resumes, nothing is tried twice")
     yield from _held_back_by_error(study)
+    yield from _held_back_by_few_data(study)
     if waiting := [untried for untried in study.untried if untried.unused is Unused.NO_TIME]:
         minutes = math.ceil(2 * (study.took_s or 0.0) / 60) or 1
         brings = f"goes on where this stopped: {plural(len(waiting), 'technique')} had no turn"
@@ -86,11 +92,35 @@ def _held_back_by_error(study: Study) -> Iterator[NextStep]:
     """What was held back only because its error was not allowed: by how much it errs, and the option that allows it."""
     trials = [row.trial for row in rows(study)]
     held_back = [(error, trial.recipe) for trial in trials if (error := _held_back(trial)) is not None]
-    if held_back and study.settings.get("max_drop") is None:
+    if held_back and _max_drop(study) is None:  # a budget of accuracy has to be kept whatever error is allowed
         error, recipe = min(held_back, key=lambda pair: (pair[0].rmse, pair[1].label))
         option = f"--allow {_to_allow(recipe)} --max-error {_allowing(error.rmse)}"
         size = f"a relative error of {relative(error.rmse)}, {significant(error.units, 2)} x eager's own"
         yield _option(study, option, f"accepts {recipe.label}: {size}")
+
+
+def _max_drop(study: Study) -> float | None:
+    """The budget of accuracy, if there is one."""
+    max_drop: float | None = study.settings.get("max_drop")
+    min_agreement: float | None = study.settings.get("min_agreement")
+    return max_drop if min_agreement is None else 1 - min_agreement
+
+
+def _held_back_by_few_data(study: Study) -> Iterator[NextStep]:
+    """What validation data neither proved to be within the budget nor outside of it: how many more would likely do for
+    the one that needs the fewest."""
+    max_drop, needs = _max_drop(study), list[tuple[float, float, str]]()
+    for trial in (row.trial for row in rows(study)):
+        accuracy = trial.error.accuracy if trial.error is not None and trial.outcome is Outcome.WRONG else None
+        if max_drop is None or accuracy is None or standing(accuracy.drop, max_drop) is not Standing.UNDECIDED:
+            continue
+        least, most = times_the_data(accuracy.drop, max_drop)
+        if 1 < most <= _MOST_TIMES_THE_DATA:
+            needs.append((most, least, trial.recipe.label))
+    if needs:
+        most, least, label = min(needs)
+        times = times_in_words(least, most)
+        yield NextStep(f"{times} x the validation data", f"would likely prove {label}, which these do not")
 
 
 def _held_back(trial: Trial) -> ErrorReport | None:

@@ -37,7 +37,7 @@ class Row:
 
     @property
     def approximate(self) -> bool:
-        return self.trial.error is not None and not self.trial.error.faithful
+        return self.trial.error is not None and not self.trial.error.shown_right
 
     @property
     def speedup_x(self) -> Interval | None:
@@ -87,7 +87,7 @@ class Row:
         error = self.trial.error
         if error is None:
             return ""
-        kind = "faithful" if error.faithful else "approximate"
+        kind = "faithful" if error.shown_right else "approximate"
         return f"{kind}: {significant(error.units, 2)} x eager's own error, {relative(error.rmse)} relative"
 
 

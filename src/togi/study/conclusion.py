@@ -90,8 +90,8 @@ def _verdict(
             return f"{untried}. The original stays as it is{_as_it_runs(settings.train)}."
         return _kept(chosen, trials, settings)
     speedup = chosen.timing.speedup_x
-    faithful = chosen.error is None or chosen.error.faithful
-    right = "as right as plain eager" if faithful else chosen.reason
+    shown_right = chosen.error is None or chosen.error.shown_right
+    right = "as right as plain eager" if shown_right else chosen.reason
     sentence = (
         f"{chosen.recipe.label} is {speedup.median:.2f} x as fast as the original"
         f"{_in_what(settings, callers, chosen.timing)} "

@@ -20,12 +20,15 @@ from togi.decide.choose import Chosen, acceptable, choose, extends, rank
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.study.final_race import FinalRace
 from togi.study.open_study import OpenStudy
-from togi.study.proof import Prover
+from togi.study.proof import Prover, waits_for_confirmation
 from togi.worker.launch import NoTimeLeft
 from togi.worker.supervise import TrialEnded
 
 _RIVALS = 2
 """At most so many are proven besides the choice."""
+_UNCONFIRMED = (
+    "one half of the validation data accepted it, and the other half, which judges saved files, did not confirm it"
+)
 
 
 @dataclass(frozen=True)
@@ -74,15 +77,23 @@ class Finals:
                 shutil.rmtree(folder, ignore_errors=True)
         return Decision(chosen, None if best is None else proven.get(best), finalists)
 
-    def without_files(self) -> Chosen:
-        """The choice where nothing could be saved: going by the trials, without what failed to be saved or proven."""
-        apart = self._race.told_apart
-        return choose(self._study.trials(), self._limits, unusable=self._prover.failed, told_apart=apart)
+    def without_files(self, unconfirmed: str = _UNCONFIRMED) -> Chosen:
+        """The choice where nothing could be saved: going by the trials, without what failed to be saved or proven, and
+        without what one half of the validation data alone accepted: of many recipes the luckiest looks best there.
+
+        ``unconfirmed``: why that is set aside."""
+        while True:
+            chosen = choose(
+                self._study.trials(), self._limits, unusable=self._prover.failed, told_apart=self._race.told_apart
+            )
+            if chosen.trial is None or not waits_for_confirmation(chosen.trial):
+                return chosen
+            self._prover.fails(chosen.trial.recipe, unconfirmed)
 
     def in_time(self) -> Decision:
         """The choice where no process may be asked any more: a program of parts has its files, and anything else has
         none."""
-        chosen = self.without_files()
+        chosen = self.without_files(f"{_UNCONFIRMED} before the time was over. Give a longer --time-limit")
         return Decision(chosen, None if chosen.trial is None else self._prover.keep(chosen.trial), ())
 
     def save_only(self, first: Recipe | None = None) -> Decision:

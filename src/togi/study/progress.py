@@ -57,6 +57,6 @@ class PartProgress(Progress):
 def ending(trial: Trial) -> str:
     """``2.31x the speed``, or the outcome with its reason."""
     if (measurement := trial.measured) is not None and measurement.eligible:
-        approximate = trial.error is not None and not trial.error.faithful
+        approximate = trial.error is not None and not trial.error.shown_right
         return f"{measurement.speedup_x.median:.2f}x the speed{', approximate' if approximate else ''}"
     return f"{trial.outcome.value}: {trial.reason}" if trial.reason else trial.outcome.value

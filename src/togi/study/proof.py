@@ -55,7 +55,7 @@ class Prover:
             outcome = last.outcome if found is None or candidate.is_reference else found
             self._study.log.append(last.model_copy(update={"reason": reason, "outcome": outcome}))
 
-    def _fails(self, candidate: Recipe, why: str, found: Outcome | None = None) -> None:
+    def fails(self, candidate: Recipe, why: str, found: Outcome | None = None) -> None:
         """Set it aside, as a choice without files too."""
         if not candidate.is_reference:
             self.failed[candidate] = why
@@ -67,12 +67,12 @@ class Prover:
         try:
             running = self._study.processes.warm(candidate)
             if running is None:
-                self._fails(candidate, "it could not be built again")
+                self.fails(candidate, "it could not be built again")
             elif self._saved(running, folder, trial) is not None:
                 self._drop_earlier(candidate, folder)
                 return folder
         except TrialEnded as ended:
-            self._fails(candidate, f"it could not be saved: {ended}", _found(ended))
+            self.fails(candidate, f"it could not be saved: {ended}", _found(ended))
         shutil.rmtree(folder, ignore_errors=True)
         return None
 
@@ -84,7 +84,7 @@ class Prover:
         try:
             trial = study.log.last(candidate)
             if trial is None:
-                self._fails(candidate, "it was not tried")
+                self.fails(candidate, "it was not tried")
             elif (saved := self._written(folder, trial)) is not None:
                 proof, saved = self._prove(folder, candidate, trial, saved)
                 study.subject.write_manifest(folder, proof, saved)
@@ -94,7 +94,7 @@ class Prover:
                 self._compare(candidate, trial, proof)
                 return
         except (TrialEnded, NoTimeLeft, OSError) as ended:
-            self._fails(candidate, f"it could not be saved: {ended}", _found(ended))
+            self.fails(candidate, f"it could not be saved: {ended}", _found(ended))
         shutil.rmtree(folder, ignore_errors=True)
 
     def stands(self, trial: Trial | None) -> bool:
@@ -115,7 +115,7 @@ class Prover:
             self._study.subject.write_manifest(folder, trial, self._left_to_its_trial(folder, trial, files))
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)
-            self._fails(trial.recipe, f"it could not be saved: {error}")
+            self.fails(trial.recipe, f"it could not be saved: {error}")
             return None
         self.proven[trial.recipe] = folder
         self._drop_earlier(trial.recipe, folder)
@@ -150,7 +150,7 @@ class Prover:
             return saved
         running = study.processes.reference() if candidate.is_reference else study.processes.warm(candidate)
         if running is None:
-            self._fails(candidate, "it could not be built again")
+            self.fails(candidate, "it could not be built again")
             return None
         return self._saved(running, folder, trial)
 
@@ -162,7 +162,7 @@ class Prover:
             self.set_aside(recipe, f"it has no file form here: {saved.unsaveable}")
             return None
         if saved.wrong:
-            self._fails(recipe, f"it is wrong beyond the samples: {saved.wrong}", Outcome.WRONG)
+            self.fails(recipe, f"it is wrong beyond the samples: {saved.wrong}", Outcome.WRONG)
             return None
         study.notes.extend(saved.notes)
         if words := study.subject.signature.within(saved.domains).domains_in_words():
@@ -328,6 +328,12 @@ class Prover:
                 f"{candidate.label} was {was.median:.2f} x as fast while it was built, but loaded from its files it is "
                 f"not faster beyond doubt (between {now.low:.2f} and {now.high:.2f} x)."
             )
+
+
+def waits_for_confirmation(trial: Trial) -> bool:
+    """Whether it was accepted by one half of the validation data, and the other half has not judged it."""
+    error = trial.error
+    return error is not None and error.accuracy is not None and not error.accuracy.confirmation
 
 
 def _found(ended: Exception) -> Outcome | None:

@@ -93,7 +93,7 @@ def verify_artifact(
         verdict = "it is right (how soon it gives its first answer is measured by 'togi tune' alone)"
     else:
         answer, verdict = _fast(tuned.speedup_x, before)
-    verdict += _of_other_data(manifest, tuned)
+    verdict += _of_other_data(manifest, tuned) + _not_asked(manifest, judging, data, metric)
     if (lacking := artifact_lacks(artifact, manifest)) and answer is not Answer.UNDECIDED:
         remember(manifest, proven=answer is Answer.PASSED)
         if answer is Answer.PASSED:
@@ -113,7 +113,8 @@ def verify_artifact(
 def _judging(
     artifact: Path, manifest: Manifest, max_drop: float | None, data: str | None, metric: str | None = None
 ) -> Judging | None:
-    """By what the artifact is judged here. Raises SubjectError where that needs data or a metric which nobody named."""
+    """By what the artifact is judged here. Raises SubjectError where that needs data or a metric which nobody named,
+    and TogiError for a ``max_drop`` that allows everything."""
     if _held_to_rounding(manifest):
         return None
     judging = manifest.judging
@@ -121,6 +122,7 @@ def _judging(
         judging = Judging(max_drop=manifest.max_drop)
     if max_drop is not None:
         judging = Judging(max_drop=max_drop) if judging is None else judging.model_copy(update={"max_drop": max_drop})
+        judging.check(f"max_drop={max_drop:g}")
     if judging is not None and judging.on_data and data is None:
         raise SubjectError(
             f"{artifact} was accepted for its {judging.measure} on validation data, which it does not hold. Name them: "
@@ -143,6 +145,21 @@ def _with_metric(artifact: Path, judging: Judging, metric: str | None) -> Judgin
             f"because an artifact names it. If it is yours, name it: --metric {judging.metric}"
         )
     return judging if metric is None else judging.model_copy(update={"metric": metric})
+
+
+def _not_asked(manifest: Manifest, judging: Judging | None, data: str | None, metric: str | None) -> str:
+    """That the data and the metric which were named judged nothing, in words that follow the verdict. Whoever names
+    them for each artifact need not know how it was accepted."""
+    if (data is None and metric is None) or (judging is not None and judging.on_data):
+        return ""
+    named = "validation data" if data is not None else "metric"
+    if _held_to_rounding(manifest):
+        why = "it is exact, and may differ by rounding alone"
+    elif judging is None:
+        why = "it was accepted for its error on the samples"
+    else:
+        why = "it was accepted for its subject's metric on the samples"
+    return f". The {named} judged nothing: {why}"
 
 
 def _of_other_data(manifest: Manifest, tuned: Contestant) -> str:
@@ -206,7 +223,7 @@ def _right(
 def _held_to_rounding(manifest: Manifest) -> bool:
     """An exact recipe, unless it was accepted with a larger error when it was made (``--allow`` named it)."""
     error = manifest.proof.error
-    return is_exact(manifest.recipe) and (error is None or error.faithful or is_tie(error))
+    return is_exact(manifest.recipe) and (error is None or error.shown_right or is_tie(error))
 
 
 def _fast(now: Interval | None, before: Interval | None) -> tuple[Answer, str]:

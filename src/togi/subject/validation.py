@@ -65,7 +65,16 @@ class Validation:
         keeps it."""
         labels = () if self.labels is None else map(_label, self.labels)
         groups = () if self.groups is None else map(str, self._known_groups())
-        return _joined([*hashes_of(self.inputs), *labels, *groups])
+        return _joined([*self._hashes, *labels, *groups])
+
+    @functools.cached_property
+    def _hashes(self) -> list[str]:
+        return hashes_of(self.inputs)
+
+    @functools.cached_property
+    def _row_hashes(self) -> list[list[str]]:
+        pieces = map(_rows_of, self.inputs)
+        return [[own] if len(rows) == 1 else hashes_of(rows) for own, rows in zip(self._hashes, pieces, strict=True)]
 
     @property
     def group_of(self) -> list[Hashable]:
@@ -76,6 +85,24 @@ class Validation:
         """Raises SubjectError for what no group can be known by."""
         assert self.groups is not None
         return [_group(given, number) for number, given in enumerate(self.groups, start=1)]
+
+
+def hash_once(validation: Validation) -> None:
+    """For all processes that are forked from this one: there may be gigabytes of samples."""
+    validation.identity  # noqa: B018  a cached property, as the next
+    validation._row_hashes  # noqa: B018
+
+
+def known_by(validation: Validation, i: int, rows: int) -> list[str]:
+    """By what each of so many rows of sample ``i`` is known again: copies are known by the same."""
+    found = validation._row_hashes[i]
+    return found if len(found) == rows else [f"{validation._hashes[i]} {row}" for row in range(rows)]
+
+
+def kept_together(validation: Validation) -> Sequence[Hashable]:
+    """Of each sample what halves of the data may not share: its group. Where there are none, that of a sample and its
+    copies, by which what chose a recipe would confirm it."""
+    return validation._hashes if validation.groups is None else validation.group_of
 
 
 def _for_each(given: Any, name: str, count: int) -> Sequence[Any]:
@@ -197,7 +224,7 @@ def shared(
     if copies := sum(known.values()) - len(known):
         notes.append(
             f"{copies} of the validation {noun} {'is a copy' if copies == 1 else 'are copies'} of others: copies prove "
-            "nothing more, so that what is proven looks surer than it is"
+            "nothing more, so that a budget has to be proven with and without them, unless groups are named"
         )
     return notes
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import math
 import os
 import random
@@ -27,7 +28,7 @@ from togi.subject.identity import computation_hash
 from togi.subject.inputs import Inputs
 from togi.subject.plain_tensors import plain
 from togi.subject.signature import Signature
-from togi.subject.validation import Validation, check_same_data, hashes_of
+from togi.subject.validation import Validation, check_same_data, hashes_of, kept_together, known_by
 from togi.verify.leaves import tensors_in
 from togi.verify.measures import RowMeasure
 from togi.verify.own_metric import KnownScores, SeenGroups, answered
@@ -202,21 +203,29 @@ def judged(
     """
     assert judging.measure is not None
     inputs = validation.inputs
-    group_of = validation.group_of
-    chosen_with = seed if judging.seed is None else judging.seed
-    asked = range(len(inputs)) if judging.by_all else halves(group_of, chosen_with)[confirmation]
-    indices = _in_random_order(group_of, asked, seed)
+    asked, chose = _asked(judging, validation, seed, confirmation=confirmation)
+    indices = _in_random_order(validation.group_of, asked, seed)
     measured: SeenGroups | _SeenOutputs
     if isinstance(answers, KnownScores):
-        measured = SeenGroups(answers, indices)
+        measured = SeenGroups(answers, indices, chose)
     else:
-        measured = _SeenOutputs(judging, validation, answers, others, indices)
+        measured = _SeenOutputs(judging, validation, answers, others, indices, chose)
     looks = {max(1, round(share * len(indices))) for share in _LOOKS}
     for number, i in enumerate(indices, start=1):
         measured.add(i, call, inputs[i].to(device), seed)
         if number in looks and standing(measured.drop(), judging.max_drop) is Standing.OUTSIDE:
             break
     return measured.accuracy(confirmation=confirmation)
+
+
+def _asked(
+    judging: Judging, validation: Validation, seed: int, *, confirmation: bool
+) -> tuple[Sequence[int], Sequence[int]]:
+    """The samples that are asked for, and those that chose what they confirm."""
+    if judging.by_all:
+        return range(len(validation.inputs)), ()
+    choice, other = halves(kept_together(validation), seed if judging.seed is None else judging.seed)
+    return (other, choice) if confirmation else (choice, ())
 
 
 def _in_random_order(group_of: Sequence[Hashable], indices: Sequence[int], seed: int) -> list[int]:
@@ -285,6 +294,12 @@ def judged_outputs(measure: AccuracyMeasure, validation: Validation, folder: Pat
     return [answers[0].name, *measures_of_others(measure, validation, scores, others)]
 
 
+def how_read(measure: AccuracyMeasure, validation: Validation, folder: Path) -> list[str]:
+    """A sentence on how answers are read, where they may be meant in another way. Raises as ``known_answers`` does."""
+    read_as = RowMeasure(measure, validation, known_answers(folder, validation)).read_as
+    return [read_as] if read_as else []
+
+
 def _form(answers: Sequence[Tensor]) -> ScoreForm:
     return form_of([rows_of(answer, by_rows=False) for answer in answers])
 
@@ -311,13 +326,14 @@ class _SeenOutputs:
         answers: Sequence[Tensor],
         others: Mapping[str, Sequence[Tensor]],
         indices: Sequence[int],
+        chose: Sequence[int],
     ) -> None:
         measure, self._max_drop = judging.measure, judging.max_drop
         assert measure is not None
         self._name = ""
-        self._first = _SeenRows(RowMeasure(measure, validation, answers), validation, indices)
+        self._first = _SeenRows(RowMeasure(measure, validation, answers), validation, indices, chose)
         self._others = {
-            name: _SeenRows(rows, validation, indices)
+            name: _SeenRows(rows, validation, indices, chose)
             for name, rows in measures_of_others(measure, validation, answers, others).items()
         }
 
@@ -345,23 +361,46 @@ class _SeenOutputs:
         return worst, drops[worst]
 
 
-class _SeenRows:
-    """The rows seen so far of one output."""
+def _new_rows(
+    validation: Validation, counted: Mapping[int, Sequence[bool]], chose: Mapping[int, int]
+) -> dict[int, list[bool]]:
+    """Of each sample, which of its rows that count do not repeat one that counts before, or one that chose.
 
-    def __init__(self, rows: RowMeasure, validation: Validation, indices: Sequence[int]) -> None:
+    Args:
+        counted: of each sample, in the order in which they are asked for, which of its rows count.
+        chose: of each sample that chose, how many rows it has.
+    """
+    met = {known for i, rows in chose.items() for known in known_by(validation, i, rows)}
+    new: dict[int, list[bool]] = {}
+    for i, counts in counted.items():
+        new[i] = []
+        for known in itertools.compress(known_by(validation, i, len(counts)), counts):
+            new[i].append(known not in met)
+            met.add(known)
+    return new
+
+
+class _SeenRows:
+    """The rows seen so far of one output. Copies, of one seen before or of one that chose, count as others do, and not
+    at all: whichever proves less. Often met they are worth more, and they prove nothing more."""
+
+    def __init__(self, rows: RowMeasure, validation: Validation, indices: Sequence[int], chose: Sequence[int]) -> None:
         self._rows, self._data = rows, validation.identity
         self._gains = rows.measure is AccuracyMeasure.ACCURACY
         self._group_of = validation.group_of
         self._grouped = validation.groups is not None
         self._graded = self._grouped or self._rows.graded
-        counted = {i: int(self._rows.counted(i).sum()) for i in indices}
+        counted = {i: self._rows.counted(i).tolist() for i in indices}
         if self._grouped:
-            self._planned = len({self._group_of[i] for i, count in counted.items() if count})
+            self._planned = len({self._group_of[i] for i, rows_of in counted.items() if any(rows_of)})
         else:
-            self._planned = sum(counted.values())
+            self._planned = sum(map(sum, counted.values()))
+        self._new = _new_rows(validation, counted, {i: rows.count(i) for i in chose})
+        self._copied = not self._grouped and not all(map(all, self._new.values()))
         self._hits: list[float] = []
         self._differences: list[float] = []
         self._groups: list[Any] = []
+        self._are_new: list[bool] = []
 
     def add(self, i: int, answer: Tensor) -> None:
         counted = self._rows.counted(i)
@@ -369,14 +408,23 @@ class _SeenRows:
         self._differences += differences
         self._hits += self._rows.hits(i)[counted].tolist() if self._gains else []
         self._groups += [self._group_of[i]] * len(differences)
+        self._are_new += self._new[i]
 
     def drop(self) -> Drop:
         """By groups, where there are some; all but the last are complete, and it was begun."""
+        if self._grouped:
+            return scores(by_group(self._differences, self._groups), self._planned)
+        drop = self._drop_of(self._differences, self._planned)
+        if not self._copied:
+            return drop
+        new = [difference for difference, is_new in zip(self._differences, self._are_new, strict=True) if is_new]
+        return max(drop, self._drop_of(new, sum(map(sum, self._new.values()))), key=lambda each: each.high)
+
+    def _drop_of(self, differences: Sequence[float], planned: int) -> Drop:
         if self._graded:
-            differences = by_group(self._differences, self._groups) if self._grouped else self._differences
-            return scores(differences, self._planned)
-        losses, gains = self._differences.count(1.0), self._differences.count(-1.0)
-        return flips(losses, len(self._differences), self._planned, gains=gains if self._gains else None)
+            return scores(differences, planned)
+        gains = differences.count(-1.0) if self._gains else None
+        return flips(differences.count(1.0), len(differences), planned, gains=gains)
 
     def accuracy(self, drop: Drop, outputs: tuple[str, ...], *, confirmation: bool) -> Accuracy:
         before, now = self._shares()

@@ -53,6 +53,18 @@ def decision_labels(given: Any, answer: Tensor, number: int) -> Tensor:
     return labels.reshape(shape).long()
 
 
+def ignored(given: Any, answer: Tensor) -> Tensor | None:
+    """Which decisions of ``answer`` have a label that says they do not count. None where nothing is left out, or the
+    labels are not one for each decision: what is judged without labels takes any."""
+    try:
+        labels = torch.as_tensor(given).cpu()
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    shape = answer.shape[:2]
+    left_out = labels == IGNORED
+    return left_out.reshape(shape) if labels.numel() == shape.numel() and bool(left_out.any()) else None
+
+
 def text_labels(given: Any, answer: Tensor, number: int) -> list[list[int]]:
     """The labels of validation sample ``number`` as the texts of its rows, without blanks and what fills up shorter
     ones (labels below 0). ``answer``: ``(rows, steps, classes)``.

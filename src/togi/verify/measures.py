@@ -16,11 +16,23 @@ from torch import Tensor, nn
 
 from togi.core.choices import AccuracyMeasure, ScoreForm
 from togi.core.errors import SubjectError
+from togi.subject.inputs import Inputs
+from togi.subject.leaves import is_array
 from togi.subject.validation import Validation
 from togi.verify.characters import error_rate, read
-from togi.verify.labels import check_hits, check_surprises, check_texts, classes_of, decision_labels, text_labels
+from togi.verify.labels import (
+    check_hits,
+    check_surprises,
+    check_texts,
+    classes_of,
+    decision_labels,
+    ignored,
+    text_labels,
+)
 from togi.verify.scores import all_between_0_and_1, by_rows, form_of, known_rows, rows_of
 
+_PICTURE = 4
+"""Dimensions of a batch of pictures."""
 _LEAST_PROBABILITY = 1e-12
 _AS_NEAR = 1e-6
 """Neighbours whose cosines differ by less are as near: copies of one sample are."""
@@ -32,6 +44,10 @@ _NOTHING_COUNTS = {
 }
 _LABELLED = frozenset({AccuracyMeasure.ACCURACY, AccuracyMeasure.PERPLEXITY})
 _EMBEDDED = frozenset({AccuracyMeasure.RANK, AccuracyMeasure.NEAREST})
+_AGREEING = frozenset({AccuracyMeasure.AGREEMENT, AccuracyMeasure.DECIDED, AccuracyMeasure.KL})
+"""They need no labels. Where there are some, these say what does not count."""
+_DECIDING = _AGREEING | _LABELLED
+"""They read the scores of a decision from the last dimension."""
 
 
 class RowMeasure:
@@ -45,9 +61,11 @@ class RowMeasure:
                 "give --min-agreement, which needs none"
             )
         self.measure, self._labels, self._answers = measure, validation.labels, answers
-        self._by_rows = by_rows(validation.inputs, answers)
+        self._inputs = validation.inputs
+        self._by_rows = by_rows(self._inputs, answers)
         self._check_shapes()
         self._rows = [rows_of(answer, self._by_rows) for answer in answers]
+        self._left_out: list[Tensor | None] = self._unlabelled() if measure in _AGREEING else [None] * len(answers)
         self._classes = self._checked_labels() if measure in _LABELLED else []
         self._texts = self._right_texts() if measure is AccuracyMeasure.CHARACTERS else []
         self._form = form_of(self._rows)
@@ -61,7 +79,7 @@ class RowMeasure:
         self._between_0_and_1 = all_between_0_and_1([known_rows(rows) for rows in self._rows])
         self._first_row = [0, *itertools.accumulate(map(len, self._rows))]
         if not any(bool(self.counted(i).any()) for i in range(len(answers))):
-            raise SubjectError(_NOTHING_COUNTS.get(measure, "the validation samples are empty: none has a row"))
+            raise SubjectError(_NOTHING_COUNTS.get(measure, "the validation samples have no row that counts"))
 
     def check_original(self, *, chooses: bool = True) -> None:
         """Raises SubjectError where the measure does not tell the original from a model that ignores what it is given:
@@ -116,6 +134,24 @@ class RowMeasure:
             case _:
                 return None
 
+    @property
+    def read_as(self) -> str:
+        """How an answer of several decisions is read, where the measure depends on that, in a sentence without its end;
+        else empty. Which dimension holds the scores no model declares."""
+        count, scores = self._rows[0].shape[1:]
+        if self.measure not in _DECIDING or count < 2:
+            return ""
+        of_each = "of yes or no" if scores == 1 else f"among {scores:,} scores, which the last dimension holds"
+        return (
+            f"The measure {self.measure} reads each row of an answer of the shape {tuple(self._answers[0].shape)} as "
+            f"{count:,} decisions {of_each}. If another dimension holds the scores, judge by rms or by a metric of "
+            "your own (--metric FILE:function)"
+        )
+
+    def count(self, i: int) -> int:
+        """How many rows the original's answer ``i`` has."""
+        return len(self._rows[i])
+
     def counted(self, i: int) -> Tensor:
         """Which rows of the original's answer ``i`` count: where nothing was found, something may be found."""
         counts = self._counts(i)
@@ -160,12 +196,12 @@ class RowMeasure:
 
     def _counts(self, i: int) -> Tensor:
         """Which decisions of which rows count."""
-        rows = self._rows[i]
-        if self.measure is AccuracyMeasure.DECIDED:
-            return self._sure(rows)
+        rows, left_out = self._rows[i], self._left_out[i]
         if self.measure in _LABELLED:
             return self._classes[i] >= 0
-        return torch.ones(rows.shape[:2], dtype=torch.bool)
+        sure = self.measure is AccuracyMeasure.DECIDED
+        counts = self._sure(rows) if sure else torch.ones(rows.shape[:2], dtype=torch.bool)
+        return counts if left_out is None else counts & ~left_out
 
     def _mean(self, i: int, of_decisions: Tensor) -> Tensor:
         """Of the decisions that count, for each row; 0 where there are none."""
@@ -184,6 +220,12 @@ class RowMeasure:
         pairs = zip(self._labels, self._rows, strict=True)
         return [decision_labels(label, rows, i) for i, (label, rows) in enumerate(pairs, start=1)]
 
+    def _unlabelled(self) -> list[Tensor | None]:
+        """Of each answer, which decisions have a label that says they do not count (padding); None: that is not known,
+        since there are no labels, or they are not of these decisions."""
+        labels = [None] * len(self._rows) if self._labels is None else self._labels
+        return [ignored(label, rows) for label, rows in zip(labels, self._rows, strict=True)]
+
     def _check_shapes(self) -> None:
         """Raises SubjectError for answers that the measure cannot compare."""
         shapes = [tuple(answer.shape) for answer in self._answers]
@@ -193,6 +235,12 @@ class RowMeasure:
             raise SubjectError(
                 f"the measure {self.measure} compares embeddings of one size, and the original's answers have the "
                 f"shapes {shapes[0]} and {other}: judge by rms, or by a metric of your own (--metric FILE:function)"
+            )
+        if self.measure in _DECIDING and all(map(_is_picture, self._inputs, self._answers)):
+            raise SubjectError(
+                f"the measure {self.measure} reads the scores of a decision from the last dimension, and that of the "
+                f"original's answers {shapes[0]} is the width of a picture: judge masks by iou, other pictures by rms, "
+                "or either by a metric of your own (--metric FILE:function)"
             )
         texts = [shape for shape in shapes if len(shape) > 2 and shape[1] > 1]
         if self.measure is AccuracyMeasure.CHARACTERS and texts and not self._by_rows:
@@ -269,6 +317,19 @@ def _without_a_number(original: Tensor, candidate: Tensor) -> Tensor:
     out."""
     lost = (candidate.isnan() & ~original.isnan()) | (candidate.isinf() & original.isfinite())
     return lost.flatten(1).any(1)
+
+
+def _is_picture(sample: Inputs, answer: Tensor) -> bool:
+    """Its last two dimensions are the height and width of the sample's own picture, or of one as high and wide but for
+    its size: what a convolution makes of it."""
+    arrays = filter(is_array, (*sample.args, *sample.kwargs.values()))
+    given = next((each for each in itertools.chain(sample.tensors(), arrays) if each.ndim), None)
+    nested = isinstance(given, Tensor) and given.is_nested
+    if given is None or nested or given.ndim < _PICTURE or answer.dim() < 3 or min(answer.shape[-2:]) < 2:
+        return False
+    if answer.dim() < _PICTURE:
+        return tuple(answer.shape[-2:]) == tuple(given.shape[-2:])
+    return bool(answer.shape[-2] * given.shape[-1] == answer.shape[-1] * given.shape[-2])
 
 
 def _has_classes(masks: Tensor) -> bool:

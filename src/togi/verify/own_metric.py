@@ -25,7 +25,7 @@ from togi.decide.metric import MetricFacts, drop, judged
 from togi.decide.paired import flips, scores
 from togi.subject.behaviour import seed_all
 from togi.subject.inputs import Inputs
-from togi.subject.validation import Validation, check_same_data
+from togi.subject.validation import Validation, check_same_data, kept_together
 from togi.verify.leaves import fresh
 from togi.verify.metric import damaged_copies, identity_of, said_again, value_of
 
@@ -169,14 +169,19 @@ class KnownScores:
 class SeenGroups:
     """The groups of one half of the data that a candidate has answered so far."""
 
-    def __init__(self, known: KnownScores, indices: Sequence[int]) -> None:
-        """``indices``: of all samples that are to be seen, one group after the other."""
+    def __init__(self, known: KnownScores, indices: Sequence[int], chose: Sequence[int] = ()) -> None:
+        """``indices``: of all samples that are to be seen, one group after the other; ``chose``: of those that chose
+        what these confirm. Copies count and do not count, as of other measures."""
         self._known = known
-        self._group_of = known.own.validation.group_of
-        self._planned = len({self._group_of[i] for i in indices})
+        self._group_of, known_by = known.own.validation.group_of, kept_together(known.own.validation)
+        met, self._new = {known_by[i] for i in chose}, dict[Hashable, bool]()
+        for i in indices:
+            self._new.setdefault(self._group_of[i], known_by[i] not in met)
+            met.add(known_by[i])
+        self._planned = len(self._new)
         self._left = {group: len(members) for group, members in groups_of(known.own.validation).items()}
         self._outputs: dict[int, Any] = {}
-        self._pairs: list[tuple[float, float]] = []
+        self._pairs: dict[Hashable, tuple[float, float]] = {}
 
     def add(self, i: int, call: Callable[..., Any], sample: Inputs, seed: int) -> None:
         """Raises CannotScore where the metric has no number for a group, and whatever ``call`` raises."""
@@ -185,7 +190,7 @@ class SeenGroups:
         self._left[group] -= 1
         if self._left[group] == 0:
             outputs, self._outputs = self._outputs, {}
-            self._pairs.append((self._known.of_group[group], self._score(outputs, self._known.of_group[group])))
+            self._pairs[group] = self._known.of_group[group], self._score(outputs, self._known.of_group[group])
 
     def _score(self, outputs: Mapping[int, Any], original: float) -> float:
         value, problem = self._known.own.of(list(outputs), list(outputs.values()))
@@ -199,20 +204,25 @@ class SeenGroups:
         return value
 
     def drop(self) -> Drop:
-        worse = [drop(*pair, self._known.better) for pair in self._pairs]
+        worse = {group: drop(*pair, self._known.better) for group, pair in self._pairs.items()}
+        new = [difference for group, difference in worse.items() if self._new[group]]
+        drops = [self._drop_of([*worse.values()], self._planned), self._drop_of(new, sum(self._new.values()))]
+        return max(drops, key=lambda each: each.high)
+
+    def _drop_of(self, worse: Sequence[float], planned: int) -> Drop:
         if not self._known.right_or_wrong:
-            return scores(worse, self._planned)
+            return scores(worse, planned)
         # a group that is worse in part counts as lost, and one that is better in part as no gain: that errs on one side
         losses, gains = sum(difference > 0 for difference in worse), sum(difference <= -1 for difference in worse)
-        return flips(losses, len(worse), self._planned, gains=gains)
+        return flips(losses, len(worse), planned, gains=gains)
 
     def accuracy(self, *, confirmation: bool) -> Accuracy:
         known = self._known
         report = OwnMetricReport(
             name=known.name,
             code=known.code,
-            original=_mean([original for original, _ in self._pairs]),
-            candidate=_mean([candidate for _, candidate in self._pairs]),
+            original=_mean([original for original, _ in self._pairs.values()]),
+            candidate=_mean([candidate for _, candidate in self._pairs.values()]),
             better=known.better,
         )
         data = known.own.validation.identity

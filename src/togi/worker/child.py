@@ -5,6 +5,7 @@ It sends what it finds as soon as it has it, so that whatever happens next, that
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from togi.verify.accuracy import (
     answer_once,
     check_answers,
     check_calls,
+    how_read,
     judged_outputs,
     known_answers,
     not_judged,
@@ -182,12 +184,12 @@ class _TruthJob(ChildJob[messages.MakeTruth]):
             check_answers(config.judging.measure, validation, answers, chooses=chooses)
         return None
 
-    def _judged(self, folder: Path) -> list[str]:
-        """Names of the outputs of which the measure says something."""
+    def _of_answers(self, folder: Path) -> Iterator[str]:
+        """Of which outputs the measure says nothing, and how it reads the others."""
         judging, validation = self.config.judging, self.subject.validation
-        if judging is None or judging.measure is None:
-            return []
-        return judged_outputs(judging.measure, validation, folder)
+        if judging is not None and judging.measure is not None:
+            yield from not_judged(self.surveyed.signature, judged_outputs(judging.measure, validation, folder))
+            yield from how_read(judging.measure, validation, folder)
 
     def _notes_on_data(self, folder: Path) -> list[str]:
         """On data that serve two purposes, on what no measure sees, and on what calibration data are like."""
@@ -198,7 +200,7 @@ class _TruthJob(ChildJob[messages.MakeTruth]):
             validation, rows = subject.validation, False
             if not self.config.metric_on_data:
                 rows = by_rows(validation.inputs, known_answers(folder, validation))
-                notes += not_judged(self.surveyed.signature, self._judged(folder))
+                notes += self._of_answers(folder)
             calibration = () if subject.calibration is None else calibration_inputs(subject)
             notes += shared(validation.inputs, subject.inputs, calibration, by_rows=rows)
         return [*notes, *calibration_notes(subject)] if self.config.calibrates else notes

@@ -168,13 +168,14 @@ def with_validation(subject: Any, config: ServerConfig) -> Any:
     """The subject with the data by which it is judged. Raises SubjectError where there are none."""
     import dataclasses
 
+    from togi.subject.validation import hash_once
     from togi.worker.locate import locate_validation
 
     if config.data:
         subject = dataclasses.replace(subject, validation=locate_validation(config.data))
     if subject.validation is None:
         raise no_data(config.subject.spec)
-    subject.validation.identity  # noqa: B018  read here, once for all children
+    hash_once(subject.validation)
     return subject
 
 

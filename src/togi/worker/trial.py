@@ -56,8 +56,7 @@ class TrialJob(ChildJob[messages.AnyTrial]):
         """With what validation data say of it: one half of them chooses, the other proves; all of data that had no part
         in the choice prove."""
         judging, data = self.config.judging, self.data_for(self.job.recipe)
-        shown = report.faithful and not report.unproven
-        if judging is None or data is None or shown or report.problems:
+        if judging is None or data is None or report.shown_right or report.problems:
             return report
         self.enter("validate")
         if isinstance(self.job, messages.TryArtifact) and self.job.accepted_on not in ("", data.identity):
