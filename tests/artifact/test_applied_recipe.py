@@ -216,3 +216,7 @@ def test_what_was_proven_in_an_own_loop_is_put_on_the_live_module_alone() -> Non
     assert first.dtype is torch.float32
     assert 0 < abs(first - plain) < 0.1 * plain
     assert "forward" not in vars(module)
+    with record.apply(module, own, of_two) as applied:
+        assert applied.loss(pair()).requires_grad
+        with pytest.raises(togi.TogiError, match=r"a loop body of your own .* take applied\.loss"):
+            applied.step(pair())

@@ -24,7 +24,7 @@ from tests.render.made_up_study import (
 )
 from togi.core.choices import AccuracyMeasure
 from togi.core.printable import printable
-from togi.core.recipe import PartKey, ProgramRecipe
+from togi.core.recipe import Choice, PartKey, ProgramRecipe, Stage
 from togi.core.records import Accuracy, Outcome, Study, Trial, Untried, Unused
 from togi.core.settings import Settings
 from togi.decide.break_even import break_even
@@ -282,3 +282,16 @@ def test_a_program_with_many_parts_has_one_line() -> None:
     shown = drawn(of(ran(best, 10.0, 2.0, 1.0, (9, 1)), best=best))
     assert len(shown) <= LINES - BEHIND
     assert sum("layers.0.attention" in line for line in shown) == 1
+
+
+@pytest.mark.parametrize("own_loop", [False, True])
+def test_a_record_is_applied_with_a_loss_unless_it_is_of_a_loop_of_ones_own(own_loop: bool) -> None:
+    """Of such a loop there is none to give, and what it clips and schedules stays with it."""
+    best = recipe(Choice(technique="plain_step", stage=Stage.RUNTIME))
+    facts = made_up_study().facts.model_copy(update={"train": True, "own_loop": own_loop})
+    study = of(ran(best, 10.0, 1.0, 1.0, (9, 1)), best=best, facts=facts)
+    applied = f"apply(model, optimizer{'' if own_loop else ', step=loss'})"
+    for whole in (False, True):
+        said = "\n".join(drawn(study, 132, whole=whole, artifact="step.togi"))
+        assert f"togi.TrainingRecipe.read('step.togi').{applied}" in said
+        assert ("applied.step(sample)" in said) is (whole and not own_loop)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import random
+from collections import deque
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -90,6 +92,50 @@ def of_a_generator(kind: str) -> Callable[..., int]:
     return step
 
 
+def of_numpy(kind: str) -> Callable[..., int]:
+    new, old, counts = np.random.default_rng(3), np.random.RandomState(3), np.zeros(2)
+
+    def step(*_: Any) -> int:
+        counts[1] += 1
+        if kind == "array":
+            return int(counts[1])
+        return int(new.integers(1000) if kind == "new" else old.randint(1000))
+
+    return step
+
+
+def in_a_list_of_tensors() -> Callable[..., int]:
+    losses: list[torch.Tensor] = []
+
+    def step(*_: Any) -> int:
+        losses.append(torch.tensor(float(len(losses)), requires_grad=True) * 2)
+        return len(losses)
+
+    return step
+
+
+def in_a_new_list() -> Callable[..., int]:
+    """Of NumPy's numbers, as who keeps the last ones."""
+    last = [np.float32(1)]
+
+    def step(*_: Any) -> int:
+        nonlocal last
+        last = [*last, np.float32(last[-1] * 2)][-3:]
+        return int(sum(last))
+
+    return step
+
+
+def in_a_window() -> Callable[..., int]:
+    window: deque[float] = deque([1.0], maxlen=3)
+
+    def step(*_: Any) -> int:
+        window.append(window[-1] * 2)
+        return int(sum(window))
+
+    return step
+
+
 def of_a_partial() -> Callable[..., int]:
     def step(count: list[int], *_: Any) -> int:
         count[0] += 1
@@ -113,6 +159,12 @@ STEPS: dict[str, Callable[[], Callable[..., int]]] = {
     "container": in_a_container,
     "torch's generator": lambda: of_a_generator("torch"),
     "Python's generator": lambda: of_a_generator("python"),
+    "NumPy's generator": lambda: of_numpy("new"),
+    "NumPy's old generator": lambda: of_numpy("old"),
+    "array": lambda: of_numpy("array"),
+    "tensors": in_a_list_of_tensors,
+    "new list": in_a_new_list,
+    "window": in_a_window,
     "partial": of_a_partial,
 }
 
@@ -178,3 +230,34 @@ def test_what_belongs_to_libraries_and_data_is_left_alone() -> None:
         return nn.functional.cross_entropy(module(data[sample]), data[sample])
 
     assert Surroundings(step, None).read() == {}
+
+
+def test_tensors_in_containers_are_written_where_they_are() -> None:
+    average = torch.zeros(2)
+    kept: dict[str, Any] = {"averages": [average], "more": {}}
+
+    def step(*_: Any) -> None:
+        average.add_(1)
+        kept["more"] = {"loss": torch.ones(())}
+
+    surroundings = Surroundings(step, None)
+    values = surroundings.read()
+    step()
+    assert set(surroundings.tensors()) >= {"kept.averages.0", "kept.more.loss"}
+    surroundings.write(values)
+    assert kept == {"averages": [average], "more": {}}
+    assert kept["averages"][0] is average
+    assert not average.any()
+
+
+def test_modules_that_a_loss_names_are_read_alone() -> None:
+    """A teacher is data, and takes the memory of one."""
+    teacher, state = nn.Linear(2, 2), {"calls": 0}
+    other = torch.optim.SGD(teacher.parameters(), lr=0.1)
+
+    def loss(module: nn.Module, _: Any) -> Any:
+        state["calls"] += 1
+        return module, teacher, other
+
+    assert Surroundings(None, None, loss).read() == {"step.state": {"calls": 0}}
+    assert Surroundings(None, None, loss).optimizers == []

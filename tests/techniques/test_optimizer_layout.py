@@ -4,6 +4,7 @@ the training in between: checkpoints, layouts, gradients of the user's own, para
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ from torch.optim import SGD, Adagrad, AdamW, Optimizer
 
 from tests.techniques.test_techniques_of_steps import step_of
 from togi.core.errors import Refused
+from togi.subject.inputs import Subject
 from togi.subject.training import TrainingStep
 from togi.techniques import recipe, technique
 from togi.techniques.build import build_step
@@ -105,6 +107,13 @@ def unfreeze_by_closure(step: TrainingStep) -> None:
     unfreeze(step, by_closure)
 
 
+def another_list(step: TrainingStep) -> None:
+    """As who freezes by leaving parameters out of a group."""
+    group = the_optimizer(step).param_groups[0]
+    group["params"] = group["params"][1:]
+    run(step)
+
+
 def add_a_group(step: TrainingStep) -> None:
     layer = next(part for part in step.module.modules() if isinstance(part, nn.Linear))
     layer.register_parameter("scale", nn.Parameter(torch.ones(5)))
@@ -113,7 +122,7 @@ def add_a_group(step: TrainingStep) -> None:
     run(step)
 
 
-HAPPENINGS = [run, by_closure, load_a_checkpoint, convert_the_module, assign_gradients, add_a_group]
+HAPPENINGS = [run, by_closure, load_a_checkpoint, convert_the_module, assign_gradients, another_list, add_a_group]
 
 
 def both_ways(name: str, optimizer: str, happen: Callable[[TrainingStep], None]) -> Iterator[TrainingStep]:
@@ -224,6 +233,70 @@ def test_a_group_of_later_keeps_its_settings() -> None:
     assert [group["fused"] for group in optimizer.state_dict()["param_groups"]] == [None, None]
     built.undo()
     assert [group["fused"] for group in optimizer.param_groups] == [None, None]
+
+
+def test_a_group_with_another_list_has_its_own_settings_afterwards() -> None:
+    built = technique("fused").apply_step(made("fused", "momentum"), {})
+    another_list(built)
+    (group,) = the_optimizer(built).param_groups
+    assert group["fused"]
+    built.undo()
+    assert group["fused"] is None
+
+
+def test_an_optimizer_whose_groups_have_no_foreach_gets_none() -> None:
+    step = made("fused", "AdamW")
+    (group,) = the_optimizer(step).param_groups
+    del group["foreach"]
+    built = technique("fused").apply_step(step, {})
+    assert group["fused"]
+    assert "foreach" not in group
+    built.undo()
+    assert "foreach" not in group
+
+
+@pytest.mark.parametrize("make", [partial(SGD, lr=0.1), partial(Adagrad, lr=0.1)])
+def test_sparse_gradients_are_stepped_as_without_the_kernel(make: Callable[..., Optimizer]) -> None:
+    """The kernel takes none, and an embedding may have them."""
+    results = []
+    for fused in (False, True):
+        torch.manual_seed(0)
+        module = nn.Embedding(10, 4, sparse=True)
+        subject = Subject(module, torch.tensor([1, 2, 2, 7]), step=mean_of_squares, optimizer=make)
+        step = TrainingStep.of(subject)
+        step = technique("fused").apply_step(step, {}) if fused else step
+        run(step)
+        results.append(step)
+    equal(*results)
+
+
+def mean_of_squares(module: nn.Module, sample: Tensor) -> Tensor:
+    answer: Tensor = module(sample)
+    return answer.square().mean()
+
+
+def test_each_parameter_has_the_layout_that_it_had_before_a_memory_format() -> None:
+    step = made("fused", "AdamW")
+    first = step.parameters["0.weight"]
+    first.data = first.data.contiguous(memory_format=torch.channels_last)
+    run(step, 1)
+    before = [parameter.stride() for parameter in step.parameters.values()]
+    built = technique("channels_last").apply_step(step, {})
+    run(built, 1)
+    assert [parameter.stride() for parameter in step.parameters.values()] != before
+    built.undo()
+    assert [parameter.stride() for parameter in step.parameters.values()] == before
+    assert the_optimizer(step).state[first]["exp_avg"].stride() == first.stride()
+    plain = made("fused", "AdamW")
+    run(plain, 2)
+    equal(plain, step)
+
+
+def test_a_module_in_another_memory_format_can_be_pickled() -> None:
+    built = technique("channels_last").apply_step(made("fused", "AdamW"), {})
+    again = pickle.loads(pickle.dumps(built.module))
+    pictures = built.samples[0].args[0]
+    assert torch.equal(again(pictures), built.module(pictures))
 
 
 @pytest.mark.parametrize(

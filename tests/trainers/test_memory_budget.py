@@ -137,6 +137,32 @@ def test_a_plan_from_a_file_is_used_and_taken_away(tmp_path: Path, capsys: pytes
     budget.end()
 
 
+def test_a_plan_that_an_interrupted_training_left_gives_way(tmp_path: Path) -> None:
+    """A notebook makes a new trainer, with a new callback, for the same module."""
+    module = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+    policies = (SavePolicy(value="aten.addmm.default#0", module="0"),)
+    Plan(policies=policies, architecture=architecture_of(module)).save(tmp_path / "plan.json")
+
+    def begun() -> MemoryBudget:
+        budget = MemoryBudget("1GiB", tmp_path / "plan.json", None)
+        budget.begin(
+            module,
+            lambda: None,
+            lambda *_: torch.ones(()),
+            optimizer=lambda: "sgd",
+            autocast=None,
+            accumulates=False,
+            remedy="",
+        )
+        return budget
+
+    interrupted, again = begun(), begun()
+    interrupted.end()
+    assert forward_of(module) is not None, "it is another's now"
+    again.end()
+    assert "forward" not in vars(module)
+
+
 def test_the_callback_of_transformers_tells_its_autocast(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("transformers", reason="transformers is not installed")
     from togi.trainers.transformers import TrainerMemoryBudget

@@ -18,7 +18,8 @@ from tests.small_modules import ComputesWith, Counts
 from togi.core.errors import SubjectError
 from togi.decide.faithful import MAX_UNITS
 from togi.subject.inputs import Subject
-from togi.subject.training import TrainingStep, checked_loss
+from togi.subject.training import Snapshot, TrainingStep, checked_loss
+from togi.techniques import technique
 from togi.verify.step_truth import make_step_truth
 from togi.verify.training import StepTruth, verify_step
 
@@ -302,6 +303,36 @@ def test_the_proven_step_is_one_in_which_the_optimizer_runs() -> None:
     assert calls == {"made": 0}, "as it was"
 
 
+def accumulating_over(count: int) -> Callable[..., Tensor]:
+    calls = 0
+
+    def train_step(module: nn.Module, optimizer: Any, sample: Tensor) -> Tensor:
+        nonlocal calls
+        loss = square(module, sample)
+        (loss / count).backward()
+        calls += 1
+        if calls % count == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        return loss.detach()
+
+    return train_step
+
+
+def test_a_state_that_the_proven_step_makes_may_be_a_fused_optimizers() -> None:
+    """It counts in float32, where the twin of the original counts in float64."""
+    truth = truth_of(net(), train_step=accumulating_over(20))
+    assert truth.eager.optimizer_steps == 1
+    assert any("runs for the first time in the step that is proven (20)" in note for note in truth.notes)
+    report = verify_step(lambda step: technique("fused").apply_step(step, {}), truth)
+    assert report.faithful, report.problems
+
+
+def test_more_accumulation_than_togi_waits_for_is_explained() -> None:
+    with pytest.raises(SubjectError, match="more than 35 batches runs it later: let it add up fewer"):
+        truth_of(net(), train_step=accumulating_over(40))
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_step_under_autocast_is_proven_in_float64(dtype: torch.dtype) -> None:
     """Its loss is as far from float64's as its own precision explains, and not another function."""
@@ -372,3 +403,92 @@ def test_numbers_that_a_step_keeps_and_that_never_repeat_are_left_out() -> None:
     assert float(truth.eager.tensors["kept steps"]) == 4.0
     assert trainer.steps == 0, "as it was"
     assert verify_step(lambda step: step, truth).faithful
+
+
+def test_a_loop_that_keeps_its_losses_can_be_proven() -> None:
+    losses: list[Tensor] = []
+
+    def train_step(module: nn.Module, optimizer: Any, sample: Tensor) -> Tensor:
+        loss = body(module, optimizer, sample)
+        losses.append(loss)
+        return loss
+
+    truth = truth_of(net(), train_step=train_step)
+    assert losses == [], "as it was"
+    report = verify_step(lambda step: step, truth)
+    assert report.faithful, report.problems
+
+
+class Rows(nn.Module):
+    """Counts its calls or its rows, or writes down how many there were last."""
+
+    def __init__(self, counted: str) -> None:
+        super().__init__()
+        self.layer, self.counted = nn.Linear(8, 8), counted
+        self.calls = self.rows = self.last = 0
+
+    def forward(self, given: Tensor) -> Tensor:
+        self.calls += self.counted == "calls"
+        self.rows += len(given) if self.counted == "rows" else 0
+        self.last = len(given)
+        return self.layer(given)
+
+
+@pytest.mark.parametrize("counted", ["calls", "rows", "nothing"])
+def test_numbers_that_a_module_counts_belong_to_the_step(counted: str) -> None:
+    """Parts of a batch are more calls with fewer rows: a schedule by calls would run ahead."""
+    truth = truth_of(Rows(counted).train(), step=square)
+    assert truth.start.numbers["calls"] == (3 if counted == "calls" else 0)
+    assert truth.start.numbers["rows"] == (18 if counted == "rows" else 0)
+    report = verify_step(lambda step: technique("micro_batches").apply_step(step, {"parts": 2}), truth)
+    wrong = {leaf.name for leaf in report.leaves if leaf.units > MAX_UNITS}
+    assert wrong == ({"kept module.calls"} if counted == "calls" else set()), (report.problems, wrong)
+    assert report.faithful is not bool(wrong), report.problems
+
+
+def test_a_snapshot_holds_the_numbers_of_modules() -> None:
+    step = TrainingStep.of(Subject(Rows("calls").train(), SAMPLE, step=square, optimizer=adam))
+    step.run(step.samples[0])
+    start = Snapshot.of(step)
+    step.run(step.samples[0])
+    start.restore(step)
+    assert step.module.calls == 1
+
+
+class Criterion(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, answer: Tensor) -> Tensor:
+        self.calls += 1
+        return answer.square().mean() * (2.0 if self.calls % 16 == 0 else 1.0)
+
+
+def regularised_at_times() -> Callable[..., Tensor]:
+    calls = 0
+
+    def loss(module: nn.Module, sample: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        plain = square(module, sample)
+        return plain + next(module.parameters()).square().sum() if calls % 16 == 0 else plain
+
+    return loss
+
+
+def with_a_criterion() -> Callable[..., Tensor]:
+    criterion = Criterion()
+    return lambda module, sample: criterion(module(sample))
+
+
+@pytest.mark.parametrize("make", [regularised_at_times, with_a_criterion])
+def test_what_a_loss_counts_belongs_to_the_step(make: Callable[[], Callable[..., Tensor]]) -> None:
+    """In parts of a batch it would count on faster, and do more often what it does at times."""
+    truth = truth_of(net(), step=make())
+    assert truth.unrepeatable == ""
+    assert verify_step(lambda step: step, truth).faithful
+    report = verify_step(lambda step: technique("micro_batches").apply_step(step, {"parts": 2}), truth)
+    (wrong,) = [leaf.name for leaf in report.leaves if leaf.units > MAX_UNITS]
+    assert wrong.startswith("kept step.")
+    assert wrong.endswith("calls")

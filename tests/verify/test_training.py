@@ -304,3 +304,84 @@ def test_a_change_that_comes_with_another_size_is_caught() -> None:
     report = verify_step(lambda step: dataclasses.replace(step, loss=wrong_for_small), truth)
     assert not report.faithful
     assert {leaf.name for leaf in report.leaves if leaf.units > MAX_UNITS} >= {"loss of step 3"}
+
+
+def doubled_backwards(loss: Tensor) -> Tensor:
+    """The same loss, with gradients that are twice as large."""
+    return 2 * loss - loss.detach()
+
+
+def nothing_more(_: nn.Module, optimizer: Any) -> None:
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def normalising(module: nn.Module, optimizer: Any) -> None:
+    for parameter in module.parameters():
+        assert parameter.grad is not None
+        parameter.grad /= parameter.grad.norm()
+    nothing_more(module, optimizer)
+
+
+def seldom() -> Callable[[nn.Module, Any], None]:
+    calls = 0
+
+    def update(module: nn.Module, optimizer: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls % 5 == 0:
+            nothing_more(module, optimizer)
+
+    return update
+
+
+def loop_of(update: Callable[[nn.Module, Any], None], wrong: bool = False) -> Callable[..., Tensor]:
+    def train_step(module: nn.Module, optimizer: Any, given: Tensor) -> Tensor:
+        loss = square(module, given)
+        (doubled_backwards(loss) if wrong and len(given) < 16 else loss).backward()
+        update(module, optimizer)
+        return loss.detach()
+
+    return train_step
+
+
+@pytest.mark.parametrize("update", [normalising, seldom()])
+def test_a_gradient_of_another_size_is_compared_where_the_update_does_not_show_it(update: Any) -> None:
+    """Normalised, or left to a later step."""
+    torch.manual_seed(0)
+    samples = [torch.randn(16, 8)] * 12 + [torch.randn(5, 8)]
+    truth = truth_of(nn.Linear(8, 4), samples, step=None, train_step=loop_of(update))
+    assert verify_step(as_it_is, truth).faithful
+    report = verify_step(lambda step: dataclasses.replace(step, train_step=loop_of(update, wrong=True)), truth)
+    wrong = {leaf.name for leaf in report.leaves if leaf.units > MAX_UNITS}
+    assert wrong == {"gradient weight of step 3", "gradient bias of step 3"}
+
+
+def test_a_gradient_of_another_size_is_compared_without_an_optimizer() -> None:
+    torch.manual_seed(0)
+    truth = truth_of(nn.Linear(8, 4), [torch.randn(16, 8)] * 9 + [torch.randn(5, 8)], optimizer=None)
+
+    def wrong_for_small(module: nn.Module, sample: Any) -> Tensor:
+        loss = square(module, sample.args[0])
+        return loss if len(sample.args[0]) == 16 else doubled_backwards(loss)
+
+    report = verify_step(lambda step: dataclasses.replace(step, loss=wrong_for_small), truth)
+    assert not report.faithful
+    assert verify_step(as_it_is, truth).faithful
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.01])
+def test_other_sizes_are_compared_where_a_candidate_does_not_run_in_float64(factor: float) -> None:
+    torch.manual_seed(0)
+    truth = truth_of(nn.Linear(8, 4), [torch.randn(16, 8)] * 9 + [torch.randn(5, 8)])
+    assert truth.exact is not None
+
+    def of_float32(module: nn.Module, sample: Any) -> Tensor:
+        given = sample.args[0]
+        if given.dtype is not torch.float32:
+            raise TypeError("float32 only")
+        return square(module, given.flip(0)) * (1.0 if len(given) == 16 else factor)
+
+    report = verify_step(lambda step: dataclasses.replace(step, loss=of_float32), truth)
+    assert any("does not run in float64 (float32 only)" in note for note in report.notes)
+    assert report.faithful is (factor == 1.0), worst(report)

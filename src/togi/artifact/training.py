@@ -146,7 +146,7 @@ class TrainingRecipe(Record):
                 f"{self.recipe.label} computes the loss in another way, so it needs it: give step=, a function "
                 "step(module, sample) -> loss, and take applied.loss(sample) in the loop"
             )
-        return AppliedRecipe(built, step is not None)
+        return AppliedRecipe(built, step is not None, self.own_loop)
 
 
 def _loop_of_the_user(*_: Any) -> Any:
@@ -159,6 +159,8 @@ class AppliedRecipe:
 
     _step: TrainingStep
     _has_loss: bool
+    _in_own_loop: bool = False
+    """It was proven in the user's own loop body."""
 
     def loss(self, sample: Any) -> Tensor:
         """The loss of a sample as the recipe computes it, for a loop of your own: ``loss(sample).backward()``."""
@@ -168,10 +170,18 @@ class AppliedRecipe:
         return self._step.loss(self._step.module, step_sample(sample))
 
     def step(self, sample: Any) -> Tensor:
-        """One step as it was proven: gradients dropped, forward, backward, optimizer. Returns the loss, detached."""
+        """One step as it was proven: gradients dropped, forward, backward, optimizer. Returns the loss, detached.
+
+        Raises TogiError without a loss, and where it was proven in a loop body of your own (``train_step``).
+        """
         from togi.subject.inputs import step_sample
 
         self._check_loss()
+        if self._in_own_loop:
+            raise TogiError(
+                "the recipe was proven in a loop body of your own (train_step), which may clip, scale and schedule, "
+                "and a plain step would leave that out: go on with your loop, and take applied.loss(sample) in it"
+            )
         losses: list[Tensor] = []
         self._step.run(step_sample(sample), lambda loss: losses.append(loss.detach()))
         return losses[0]

@@ -11,8 +11,9 @@ and can abort the process. Source: torch.fx docs, "Fake tensor".
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -58,6 +59,8 @@ class Step:
     optimizer: torch.optim.Optimizer | None = None
     make_optimizer: MakeOptimizer | None = None
     train_step: OwnStep | None = None
+    own_loss: Callable[..., Any] | None = None
+    """As of a ``TrainingStep``."""
     notes: tuple[str, ...] = ()
 
     @classmethod
@@ -71,6 +74,7 @@ class Step:
             optimizer=training.optimizer,
             make_optimizer=training.make_optimizer,
             train_step=training.train_step,
+            own_loss=training.own_loss,
             notes=training.notes,
         )
 
@@ -107,6 +111,7 @@ class Step:
             optimizer=self.optimizer,
             make_optimizer=self.make_optimizer,
             train_step=self.train_step,
+            own_loss=self.own_loss,
         )
 
 

@@ -16,17 +16,23 @@ from togi.decide.paired import Standing, standing, times_in_words, times_the_dat
 from togi.render.rows import rows
 
 
-def how_to_load(artifact: str, recipe: Recipe | None = None) -> str:
-    """Three lines of Python for the artifact of a recipe."""
+def how_to_apply(artifact: str, *, own_loop: bool) -> str:
+    """A line of Python that puts the record of a training step on a model. ``own_loop``: it was proven in a loop body
+    of the user's own, which goes on."""
+    return f"togi.TrainingRecipe.read({artifact!r}).apply(model, optimizer{'' if own_loop else ', step=loss'})"
+
+
+def how_to_load(artifact: str, recipe: Recipe | None = None, *, own_loop: bool = False) -> str:
+    """Three lines of Python for the artifact of a recipe. ``own_loop``: as of ``how_to_apply``."""
     if isinstance(recipe, ProgramRecipe):
         return (
             f"import togi\nparts = togi.load({artifact!r}).into(program)  # the program that was tuned\n"
             "parts.remove()  # as it was"
         )
     if recipe is not None and recipe.trains:
+        runs = "# your own loop goes on" if own_loop else "loss = applied.step(sample)  # or your own loop"
         return (
-            f"import togi\napplied = togi.TrainingRecipe.read({artifact!r}).apply(model, optimizer, step=loss)\n"
-            "loss = applied.step(sample)  # or your own loop; applied.remove() takes it off"
+            f"import togi\napplied = {how_to_apply(artifact, own_loop=own_loop)}\n{runs}; applied.remove() takes it off"
         )
     return f"import togi\nfast = togi.load({artifact!r})\noutput = fast(...)  # called like the original"
 

@@ -18,7 +18,7 @@ from togi.core.records import Study
 from togi.decide.choose import nearest_of, nothing_gained, set_aside
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.render.gains import pays_off
-from togi.render.next_steps import NextStep, next_steps
+from togi.render.next_steps import NextStep, how_to_apply, next_steps
 from togi.render.not_used import NotUsed, not_used_by_kind
 from togi.render.rows import Row, chosen_of, looks_faster, rows, speed, trade_offs, what_to_know
 from togi.render.terminal import DOTS, cut
@@ -165,7 +165,7 @@ def _next(study: Study, artifact: str | None) -> Iterator[Line]:
     steps = list(next_steps(study, artifact))
     if artifact is not None:
         into = ".into(program)" if isinstance(study.best, ProgramRecipe) else ""
-        applied = f"togi.TrainingRecipe.read({artifact!r}).apply(model, optimizer, step=loss)"
+        applied = how_to_apply(artifact, own_loop=study.facts.own_loop)
         loads = NextStep(f"togi.load({artifact!r}){into}", "loads it")
         steps.insert(0, NextStep(applied, "applies it") if study.facts.train else loads)
     shown = steps if len(steps) <= _NEXT else [*steps[: _NEXT - 1], steps[-1]]

@@ -42,7 +42,7 @@ def study_text(study: Study, *, width: int, artifact: str | None = None) -> Rend
     ran = [row for row in found if row.trial.eligible]
     rest = [row for row in found if not row.trial.eligible]
     load = (
-        Padding(Text(how_to_load(artifact, study.best), style="cyan"), (0, 0, 0, 2))
+        Padding(Text(how_to_load(artifact, study.best, own_loop=study.facts.own_loop), style="cyan"), (0, 0, 0, 2))
         if study.best and artifact
         else None
     )

@@ -1,4 +1,5 @@
-"""State that a module keeps from call to call besides parameters and buffers: it cannot be put back, so it is named."""
+"""State that a module keeps from call to call besides parameters and buffers. Numbers can be put back; all else cannot,
+and is named."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from togi.core.quantities import first_line
 from togi.subject.behaviour import same
 from togi.torch_internals.tensors import tensors_of
 
-_TORCHS_OWN = frozenset(vars(nn.Module()))
+TORCHS_OWN = frozenset(vars(nn.Module()))
+"""Attributes of every module."""
 _NAMED = 3
 
 
@@ -28,6 +30,20 @@ def changed_since(before: Mapping[str, Any], module: nn.Module) -> list[str]:
     """Names whose values are not what ``remembered`` found."""
     now = remembered(module)
     return sorted(name for name in now.keys() | before.keys() if not _alike(before.get(name), now.get(name)))
+
+
+def numbers_of(module: nn.Module) -> dict[str, bool | int | float]:
+    """The attributes that are plain numbers (a count of calls, a temperature), by their names."""
+    return {name: value for name, value in _attributes(module) if type(value) in (bool, int, float)}
+
+
+def put_numbers(module: nn.Module, numbers: Mapping[str, bool | int | float]) -> None:
+    """Give a module, or a copy of it, the numbers that ``numbers_of`` found. What came since stays."""
+    now = numbers_of(module)
+    for name, number in numbers.items():
+        if name not in now or now[name] != number:
+            owner, _, attribute = name.rpartition(".")
+            vars(module.get_submodule(owner))[attribute] = number
 
 
 def kept_with_graph(module: nn.Module) -> list[str]:
@@ -61,7 +77,7 @@ def second_run(module: nn.Module) -> Iterator[None]:
 def _attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
     for name, part in module.named_modules():
         for attribute, value in vars(part).items():
-            if attribute not in _TORCHS_OWN:
+            if attribute not in TORCHS_OWN:
                 yield f"{name}.{attribute}".lstrip("."), value
 
 

@@ -4,8 +4,8 @@ averaged model, a generator, a counter.
 It is found from the function: in its closure and defaults, in the globals that it names, in the object that it is a
 method of, and in attributes of the optimizer. Functions and objects of the user's own code are followed, those of
 libraries are not. Objects with ``state_dict`` and ``load_state_dict`` are read and written by these, generators by
-their states, numbers, texts and small tensors by their values. Iterators and files cannot be put back: a step that
-reads on in one does not repeat, which whoever compares two runs finds out.
+their states, numbers, texts, small tensors and small arrays by their values, and so are containers of these. Iterators
+and files cannot be put back: a step that reads on in one does not repeat, which whoever compares two runs finds out.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import functools
 import random
 import sys
 import types
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from numbers import Number
 from typing import Any, NamedTuple
 
 import torch
@@ -24,13 +26,14 @@ from torch import Tensor, nn
 
 from togi.core.user_code import is_users, names_in
 from togi.subject.prepare import named_tensors
+from togi.subject.remembered import TORCHS_OWN
 from togi.torch_internals.modules import convert_tensors
 
 _DEEPEST = 4
 """Levels of functions and objects that are followed."""
 _LARGEST = 4096
 """Numbers of a tensor, entries of a container: what is larger is data, not the state of a step."""
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_PLAIN = (Number, str, bytes, type(None))
 _OF_EVERY_OPTIMIZER = frozenset({"defaults", "state", "param_groups"})
 
 
@@ -45,17 +48,28 @@ class _Reference(NamedTuple):
 class Surroundings:
     """The state round one training step, by name (``scaler``, ``trainer.steps``)."""
 
-    def __init__(self, train_step: Callable[..., Any] | None, optimizer: torch.optim.Optimizer | None) -> None:
+    def __init__(
+        self,
+        train_step: Callable[..., Any] | None,
+        optimizer: torch.optim.Optimizer | None,
+        loss: Callable[..., Any] | None = None,
+    ) -> None:
+        """``loss``: the user's function where there is no ``train_step``. Modules with values of their own that it
+        names (a teacher) it only reads, and optimizers too."""
         self._kept: dict[str, _Reference] = {}
         self._objects: dict[str, Any] = {}
         """Those that have a state of their own."""
         self._visited: set[int] = set()
+        self._is_loss = False
         if optimizer is not None:
             for reference in _attributes(optimizer):
                 if reference.name not in _OF_EVERY_OPTIMIZER and not reference.name.startswith("_"):
                     self._add(reference._replace(name=f"optimizer.{reference.name}"), 0)
         if train_step is not None:
             self._follow("", train_step, 0)
+        if loss is not None:
+            self._is_loss = True
+            self._add(_fixed("step", loss), 0)
 
     def read(self) -> dict[str, Any]:
         """Copies of all values."""
@@ -105,6 +119,9 @@ class Surroundings:
 
     def _add(self, reference: _Reference, depth: int) -> None:
         value = reference.read()
+        if self._is_loss and isinstance(value, nn.Module | torch.optim.Optimizer):
+            self._add_criterion(reference.name, value, depth)
+            return
         kept = _kept(reference, value)
         if kept is None:
             self._follow(reference.name, value, depth + 1)
@@ -113,6 +130,14 @@ class Surroundings:
             self._visited.add(id(value))
             if not isinstance(value, _PLAIN):
                 self._objects[reference.name] = value
+
+    def _add_criterion(self, name: str, value: Any, depth: int) -> None:
+        """What a module without values counts in its attributes."""
+        if not isinstance(value, nn.Module) or next(named_tensors(value), None) is not None:
+            return
+        for reference in _attributes(value):
+            if reference.name not in TORCHS_OWN:
+                self._add(reference._replace(name=f"{name}.{reference.name}"), depth + 1)
 
 
 def _kept(reference: _Reference, value: Any) -> _Reference | None:
@@ -127,39 +152,87 @@ def _kept(reference: _Reference, value: Any) -> _Reference | None:
         return _Reference(name, value.get_state, value.set_state)
     if isinstance(value, random.Random):
         return _Reference(name, value.getstate, value.setstate)
-    if isinstance(value, list | dict | set) and _is_plain(value):
-        return _Reference(name, lambda: copy.deepcopy(value), functools.partial(_refill, value))
-    if isinstance(value, _PLAIN) or (isinstance(value, Tensor) and value.numel() <= _LARGEST):
+    if not isinstance(value, tuple) and _is_plain(value):
         return _Reference(name, lambda: _copied(reference.read()), functools.partial(_put_back, reference))
+    return _of_numpy(reference, value)
+
+
+def _of_numpy(reference: _Reference, value: Any) -> _Reference | None:
+    """A generator of NumPy's, or a small array."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return None
+    name = reference.name
+    if isinstance(value, numpy.random.Generator):
+        generator = value.bit_generator
+        return _Reference(name, lambda: copy.deepcopy(generator.state), functools.partial(setattr, generator, "state"))
+    if isinstance(value, numpy.random.RandomState):
+        return _Reference(name, functools.partial(value.get_state, legacy=False), value.set_state)
+    if isinstance(value, numpy.ndarray) and value.size <= _LARGEST and value.dtype.kind in "biufc":
+        return _Reference(name, lambda: reference.read().copy(), functools.partial(_put_array_back, reference))
     return None
 
 
 def _put_back(reference: _Reference, before: Any) -> None:
-    """A number or a small tensor: the tensor that is there is written in place, since others may hold it too."""
+    """A number, a small tensor or a container of these: a tensor or container that is there is written in place, since
+    others may hold it too."""
     now = reference.read()
-    if (
-        isinstance(now, Tensor)
-        and isinstance(before, Tensor)
-        and (now.shape, now.dtype) == (before.shape, before.dtype)
-    ):
-        with torch.no_grad():
-            now.copy_(before)
-    elif isinstance(now, Tensor) or isinstance(before, Tensor) or now != before:
-        reference.write(_copied(before))
+    if isinstance(now, _PLAIN) and isinstance(before, _PLAIN) and now == before:
+        return
+    if (after := _put_into(now, before)) is not now:
+        reference.write(after)
+
+
+def _put_array_back(reference: _Reference, before: Any) -> None:
+    """The array that is there is written in place, as a tensor is."""
+    now = reference.read()
+    if (getattr(now, "shape", None), getattr(now, "dtype", None)) == (before.shape, before.dtype):
+        now[...] = before
+    else:
+        reference.write(before.copy())
 
 
 def _refill(value: Any, before: Any) -> None:
+    if isinstance(value, dict):
+        values: Any = {key: _put_into(value.get(key), part) for key, part in before.items()}
+    elif isinstance(value, set):
+        values = before
+    else:
+        there = [*value, *[None] * len(before)]
+        values = [_put_into(now, part) for now, part in zip(there, before, strict=False)]
     value.clear()
-    (value.extend if isinstance(value, list) else value.update)(copy.deepcopy(before))
+    (value.extend if isinstance(value, list | deque) else value.update)(values)
+
+
+def _put_into(now: Any, before: Any) -> Any:
+    """The tensor or container that is there, with the earlier values, where it is of that form; else a copy of what
+    was there."""
+    for kind, copied in ((dict, dict), (set, set), (list, list), (deque, list)):
+        if isinstance(now, kind) and isinstance(before, copied):
+            _refill(now, before)
+            return now
+    alike = isinstance(now, Tensor) and isinstance(before, Tensor)
+    if not alike or (now.shape, now.dtype) != (before.shape, before.dtype):
+        return _copied(before)
+    with torch.no_grad():
+        now.copy_(before)
+    return now
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value holds numbers and texts alone, and few."""
-    if isinstance(value, list | tuple | set):
+    """Whether it is a number, a text or a small tensor, or a container of few of these alone."""
+    if isinstance(value, list | tuple | deque):
         return len(value) <= _LARGEST and all(map(_is_plain, value))
+    if isinstance(value, set):
+        return len(value) <= _LARGEST and all(_is_plain(part) and not isinstance(part, Tensor) for part in value)
     if isinstance(value, dict):
         return len(value) <= _LARGEST and all(map(_is_plain, value.values()))
-    return isinstance(value, _PLAIN)
+    return isinstance(value, _PLAIN) or _is_small(value)
+
+
+def _is_small(value: Any) -> bool:
+    """A tensor that may be the state of a step, and no data."""
+    return isinstance(value, Tensor) and value.numel() <= _LARGEST
 
 
 def _references(value: Any) -> Iterator[_Reference]:
@@ -232,8 +305,12 @@ def _copied(value: Any) -> Any:
         return value.detach().clone()
     if isinstance(value, Mapping):
         return {key: _copied(part) for key, part in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(map(_copied, value))
+    if isinstance(value, list | deque):
+        return [_copied(part) for part in value]
+    if isinstance(value, tuple):
+        kind: Any = type(value)
+        parts = [_copied(part) for part in value]
+        return kind(*parts) if hasattr(value, "_fields") else kind(parts)
     return copy.deepcopy(value)
 
 
@@ -249,5 +326,10 @@ def _tensors_in(value: Any, name: str) -> Iterator[tuple[str, Tensor]]:
             yield from _tensors_in(part, f"{name}.{key}".lstrip("."))
     elif isinstance(value, Tensor):
         yield name, value
+    elif isinstance(value, list | tuple) and any(isinstance(part, Tensor) for part in value):
+        for i, part in enumerate(value):
+            yield from _tensors_in(part, f"{name}.{i}".lstrip("."))
     elif isinstance(value, int | float):
         yield name, torch.tensor(float(value), dtype=torch.float64)
+    elif getattr(getattr(value, "dtype", None), "kind", None) in tuple("biuf"):  # NumPy's
+        yield name, torch.tensor(value.astype("float64").tolist(), dtype=torch.float64)

@@ -25,6 +25,7 @@ from togi.subject.behaviour import GeneratorStates
 from togi.subject.inputs import Inputs, Subject, as_given
 from togi.subject.optimizers import MakeOptimizer, OptimizerState, again, made_optimizer, trainable
 from togi.subject.prepare import Prepared, given_in_training, is_exported, named_tensors, prepare, restore_modes
+from togi.subject.remembered import numbers_of, put_numbers
 from togi.subject.resting import resting
 from togi.subject.surroundings import Surroundings
 from togi.torch_internals.modules import compiled_original, has_hooks, in_training, own_buffers
@@ -52,6 +53,8 @@ class TrainingStep:
     """Makes the optimizer of a copy. None: one of the same class, with the same groups."""
     train_step: OwnStep | None = None
     """The user's own loop body, in the place of ``loss`` and all that follows it."""
+    own_loss: Callable[..., Any] | None = None
+    """The user's own function of which ``loss`` is made: what it keeps outside, such as a count, is the step's."""
     parts: int = 1
     """In how many parts ``loss`` runs the batch."""
     loss_is_compiled: bool = False
@@ -102,6 +105,7 @@ class TrainingStep:
             optimizer=None if make is None else made_optimizer(make, module),
             make_optimizer=make,
             train_step=subject.train_step,
+            own_loss=subject.step,
             notes=notes,
         )
 
@@ -118,8 +122,8 @@ class TrainingStep:
 
     @property
     def surroundings(self) -> Surroundings:
-        """What a ``train_step`` keeps outside of module and optimizer."""
-        return Surroundings(self.train_step, self.optimizer)
+        """What the user's function keeps outside of module and optimizer."""
+        return Surroundings(self.train_step, self.optimizer, self.own_loss)
 
     def run(self, sample: Inputs, show: ShowLoss = _nobody) -> None:
         """Run one step of a loop, which first drops the gradients of the step before."""
@@ -154,7 +158,7 @@ class TrainingStep:
     def copy(self, copied: Callable[[nn.Module], nn.Module] = copy.deepcopy) -> Self:
         """A step on a copy of the module, with an optimizer that has not run. ``copied`` may change the dtype.
 
-        What a ``train_step`` keeps outside of both is shared (see ``undisturbed``). Raises whatever copying raises.
+        What the user's function keeps outside of both is shared (see ``undisturbed``). Raises whatever copying raises.
         """
         module = copied(self.module)
         if self.optimizer is None:
@@ -167,20 +171,23 @@ class TrainingStep:
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
-        """Leave generators, and what a ``train_step`` keeps outside of module and optimizer, as they are now."""
+        """Leave generators, the numbers that modules count, and what the user's function keeps outside of module and
+        optimizer, as they are now."""
         surroundings, states = self.surroundings, GeneratorStates.now()
-        values = surroundings.read()
+        values, numbers = surroundings.read(), numbers_of(self.original)
         try:
             yield
         finally:
             states.restore()
+            put_numbers(self.original, numbers)
             surroundings.write(values)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """All that a training step begins with: parameters, buffers, gradients, modes, what is frozen, the optimizer's
-    state and settings, the state of every generator, and what a ``train_step`` keeps elsewhere."""
+    """All that a training step begins with: parameters, buffers, gradients, modes, what is frozen, the numbers that
+    modules count, the optimizer's state and settings, the state of every generator, and what the user's function keeps
+    elsewhere."""
 
     tensors: dict[str, Tensor]
     """Parameters and buffers."""
@@ -188,6 +195,8 @@ class Snapshot:
     modes: dict[str, bool]
     trained: dict[str, bool]
     """Of each parameter, whether it takes a gradient."""
+    numbers: dict[str, bool | int | float]
+    """In attributes of modules."""
     optimizer: OptimizerState
     generators: GeneratorStates
     surroundings: dict[str, Any]
@@ -199,6 +208,7 @@ class Snapshot:
             gradients={name: None if p.grad is None else resting(p.grad) for name, p in step.parameters.items()},
             modes={name: in_training(part) for name, part in step.original.named_modules()},
             trained={name: parameter.requires_grad for name, parameter in step.parameters.items()},
+            numbers=numbers_of(step.original),
             optimizer=OptimizerState(step.optimizer, step.parameters),
             generators=GeneratorStates.now(),
             surroundings=step.surroundings.read(),
@@ -217,6 +227,7 @@ class Snapshot:
         for name, part in step.original.named_modules():
             if self.modes.get(name, in_training(part)) != in_training(part):
                 part.training = self.modes[name]
+        put_numbers(step.original, self.numbers)
         self.optimizer.write(step.optimizer, step.parameters)
         step.surroundings.write(self.surroundings)
         self.generators.restore()

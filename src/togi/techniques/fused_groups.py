@@ -18,13 +18,14 @@ Group = dict[str, Any]
 class FusedGroups:
     """The groups that an optimizer has now, under ``fused=True``. Groups that are added later stay as they come.
 
-    A group is known by its list of parameters, which outlasts the loading of a checkpoint; its dict does not.
+    A group is known by its list of parameters, which outlasts the loading of a checkpoint, or by its dict, which
+    outlasts another list.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = optimizer
-        self._own = [(group["params"], _settings(group)) for group in optimizer.param_groups]
-        """Of each group its parameters, and the settings that it has without the recipe."""
+        self._own = [(group, group["params"], _settings(group)) for group in optimizer.param_groups]
+        """Each group, its parameters, and the settings that it has without the recipe."""
         self._set_and_count()
         self._handles = (
             before_updates(optimizer, lambda _: self._set()),
@@ -42,20 +43,21 @@ class FusedGroups:
 
     def _groups(self) -> Iterator[tuple[Group, Group]]:
         """Each group with its own settings."""
-        known = {id(parameters): own for parameters, own in self._own}
+        known = {id(it): own for group, parameters, own in self._own for it in (group, parameters)}
         for group in self._optimizer.param_groups:
-            if (own := known.get(id(group["params"]))) is not None:
+            own = known.get(id(group), known.get(id(group["params"])))
+            if own is not None:
                 yield group, own
 
     def _set(self) -> None:
         """Before every step: a group that the kernel cannot take now is stepped as it is without the recipe."""
         for group, own in self._groups():
             fused = _can_be_fused(self._optimizer, group)
-            group.update({"fused": True, "foreach": None} if fused else own)
+            group.update(dict.fromkeys(own) | {"fused": True} if fused else own)
 
     def _loaded(self) -> None:
         """A checkpoint brought settings and a state of its own."""
-        self._own = [(group["params"], _settings(group)) for group, _ in self._groups()]
+        self._own = [(group, group["params"], _settings(group)) for group, _ in self._groups()]
         self._set_and_count()
 
     def _set_and_count(self) -> None:
@@ -90,9 +92,10 @@ def _settings(group: Group) -> Group:
 def _can_be_fused(optimizer: Optimizer, group: Group) -> bool:
     """Its tensors are dense, and it has momentum for all that is updated or for none: a parameter that gets its first
     gradient later than others has none yet, and the kernel makes that of a whole group."""
-    if not all(map(is_dense, group["params"])):
-        return False
     updated = [parameter for parameter in group["params"] if parameter.grad is not None]
+    sparse = any(parameter.grad.layout is not torch.strided for parameter in updated)
+    if sparse or not all(map(is_dense, group["params"])):
+        return False
     missing = {optimizer.state.get(parameter, {}).get("momentum_buffer") is None for parameter in updated}
     return not group.get("momentum") or len(missing) < 2
 

@@ -6,6 +6,7 @@ https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from togi.core.errors import Refused
 from togi.graph.capture import GraphModule, capture
 from togi.subject.nested import mapped
 from togi.subject.signature import Signature
-from togi.techniques.optimizer_layout import keep_alike
+from togi.techniques.optimizer_layout import is_dense, keep_alike, lay_out
 from togi.torch_internals.modules import convert_tensors
 
 if TYPE_CHECKING:
@@ -108,36 +109,54 @@ def step_in_memory_format(step: TrainingStep, memory_format: torch.memory_format
     """
     rank = RANKS[memory_format]
     module, before = step.module, {name: p.stride() for name, p in step.parameters.items()}
+    dense = {name for name, p in step.parameters.items() if is_dense(p)}
 
-    def convert(to: torch.memory_format) -> None:
-        def converted(tensor: Tensor) -> Tensor:
-            return tensor.contiguous(memory_format=to) if tensor.dim() == rank else tensor
+    def converted(tensor: Tensor) -> Tensor:
+        return tensor.contiguous(memory_format=memory_format) if tensor.dim() == rank else tensor
 
-        convert_tensors(module, converted)
-        if step.optimizer is not None:
-            _convert_state(step.optimizer, converted)
-
-    convert(memory_format)
+    convert_tensors(module, converted)
+    if step.optimizer is not None:
+        _convert_state(step.optimizer, converted)
     if all(parameter.stride() == before[name] for name, parameter in step.parameters.items()):
         raise Refused("no parameter has another layout in this memory format (there are none of its rank)")
-
-    def inputs(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-        def converted(tensor: Tensor) -> Tensor:
-            floating = tensor.dim() == rank and tensor.is_floating_point()
-            return tensor.contiguous(memory_format=memory_format) if floating else tensor
-
-        return mapped(args, converted), mapped(kwargs, converted)
-
-    hook = module.register_forward_pre_hook(inputs, with_kwargs=True, prepend=True)
+    convert_inputs = functools.partial(_in_memory_format, memory_format=memory_format, rank=rank)
+    hook = module.register_forward_pre_hook(convert_inputs, with_kwargs=True, prepend=True)
     no_longer_alike = None if step.optimizer is None else keep_alike(step.optimizer)
 
     def undo() -> None:
+        own = {id(p): before[name] for name, p in step.parameters.items() if name in dense}
+
+        def as_before(tensor: Tensor) -> Tensor:
+            """All else than parameters is contiguous; gradients and state follow theirs."""
+            strides = own.get(id(tensor))
+            if tensor.dim() != rank or tensor.stride() == strides:
+                return tensor
+            if strides is None:
+                return tensor.contiguous(memory_format=torch.contiguous_format)
+            laid_out = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
+            return laid_out.copy_(tensor.detach())
+
         hook.remove()
         if no_longer_alike is not None:
             no_longer_alike()
-        convert(torch.contiguous_format)
+        convert_tensors(module, as_before)
+        if step.optimizer is not None:
+            _convert_state(step.optimizer, as_before)
+            lay_out(step.optimizer)
 
     return step.changed(undo)
+
+
+def _in_memory_format(
+    _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, memory_format: torch.memory_format, rank: int
+) -> tuple[Any, Any]:
+    """A hook that converts what a module is given. A function inside of another could not be pickled with it."""
+
+    def converted(tensor: Tensor) -> Tensor:
+        floating = tensor.dim() == rank and tensor.is_floating_point()
+        return tensor.contiguous(memory_format=memory_format) if floating else tensor
+
+    return mapped(args, converted), mapped(kwargs, converted)
 
 
 def _convert_state(optimizer: torch.optim.Optimizer, converted: Callable[[Tensor], Tensor]) -> None:

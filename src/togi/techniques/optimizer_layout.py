@@ -26,10 +26,6 @@ def keep_alike(optimizer: Optimizer) -> Callable[[], None]:
     Checkpoints hold the state contiguous, for whoever loads them without the recipe. Returns what takes this off again.
     """
 
-    def lay_out(optimizer: Optimizer) -> None:
-        for group in optimizer.param_groups:
-            _lay_out(optimizer, group["params"])
-
     def lay_out_fused(optimizer: Optimizer) -> None:
         for group in optimizer.param_groups:
             if group.get("fused"):
@@ -47,6 +43,12 @@ def keep_alike(optimizer: Optimizer) -> Callable[[], None]:
             handle.remove()
 
     return undo
+
+
+def lay_out(optimizer: Optimizer) -> None:
+    """Lay gradients and state out as their parameters."""
+    for group in optimizer.param_groups:
+        _lay_out(optimizer, group["params"])
 
 
 def before_updates(optimizer: Optimizer, prepare: Callable[[Optimizer], None]) -> RemovableHandle:

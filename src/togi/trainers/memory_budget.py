@@ -7,6 +7,7 @@ import random
 import statistics
 import sys
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -34,6 +35,8 @@ LOOKED_AT = 8
 _TIMED = 1000
 """The latest steps, whose median a line on the screen reports."""
 _OPTIMIZERS = {torch.optim.AdamW: "adamw", torch.optim.Adam: "adam"}
+_plans: weakref.WeakKeyDictionary[nn.Module, Plan] = weakref.WeakKeyDictionary()
+"""Those that budgets have put on modules."""
 
 
 class MemoryBudget:
@@ -73,6 +76,7 @@ class MemoryBudget:
                 training.
         """
         self.end()  # of a training that was interrupted: some trainers tell no callback of that
+        _take_away(module, _plans.get(module))  # of another callback's
         self._times.clear()
         self._steps, self._began = 0, None
         if self.plan_file is not None and self.plan_file.exists():
@@ -85,6 +89,7 @@ class MemoryBudget:
             if self.plan_file is not None:
                 self.plan.save(self.plan_file)
         self.plan.apply(module)
+        _plans[module] = self.plan
         self._module = module
 
     def _planned(
@@ -132,7 +137,7 @@ class MemoryBudget:
         """Take the plan away, and say what steps took under it."""
         if self.plan is None or self._module is None:
             return
-        self.plan.remove(self._module)
+        _take_away(self._module, self.plan)
         self._module = None
         if self._times and self.plan.policies:
             with suppress(RuntimeError):  # of a device that has failed: what ended the training tells more
@@ -147,6 +152,13 @@ class MemoryBudget:
     def say(self, text: str) -> None:
         """To whoever watches the training."""
         print(printable(f"togi: {text}"), file=sys.stderr)
+
+
+def _take_away(module: nn.Module, plan: Plan | None) -> None:
+    """The plan, where it is still the one that a budget put on the module."""
+    if plan is not None and _plans.get(module) is plan:
+        plan.remove(module)
+        del _plans[module]
 
 
 def _ms_between(began: Any, ended: Any) -> float:

@@ -22,6 +22,7 @@ from togi.subject.inputs import Inputs
 from togi.subject.optimizers import settings_of, state_tensors
 from togi.subject.plain_tensors import plain
 from togi.subject.prepare import named_tensors
+from togi.subject.remembered import numbers_of
 from togi.subject.resting import resting
 from togi.subject.surroundings import Surroundings
 from togi.subject.training import TrainingStep
@@ -33,11 +34,12 @@ from togi.verify.compare import identical
 class ObservedStep:
     """The record of a step, and of the steps after it. Tensors are dense copies on the CPU, by the names that errors
     carry: ``loss``, ``gradient layer1.weight``, ``update layer1.weight``, ``buffer bn.running_mean``, ``state
-    layer1.weight.exp_avg``, ``setting lr of group 0``, ``kept scaler._scale``."""
+    layer1.weight.exp_avg``, ``setting lr of group 0``, ``kept scaler._scale``, ``kept module.layer1.calls``."""
 
     tensors: dict[str, Tensor]
     later: dict[str, Tensor]
-    """What the steps after it moved: losses, and at last updates and buffers since the beginning."""
+    """Of the steps after it: losses, gradients, and at last updates and buffers since the beginning. What an optimizer
+    that runs seldom, or clipping, keeps out of the updates shows in the gradients."""
     generators: GeneratorStates
     optimizer_steps: int
     """How often the optimizer ran in the first step."""
@@ -69,6 +71,8 @@ class ObservedStep:
         ]
 
 
+COUNTED = "kept module."
+"""Begins the names of numbers in attributes of modules, of those that the step changes."""
 Around = Callable[[], AbstractContextManager[Any]]
 """Makes what surrounds every run of a step, such as float64 arithmetic."""
 Keep = Callable[[str, Tensor], Tensor | None]
@@ -94,7 +98,7 @@ def observe_steps(
     Raises whatever the step raises.
     """
     before = {name: resting(plain(parameter)) for name, parameter in step.parameters.items()}
-    names = names_of(step)
+    names, numbers = names_of(step), numbers_of(step.original)
     first, *others = samples
     watch = _StepWatch(step, keep)
     with watch.watching(), around():
@@ -102,20 +106,20 @@ def observe_steps(
         step.run(first.clone(), watch.take_loss)
         first_ms = (time.perf_counter() - began) * 1e3
     watch.take_what_no_hook_saw()
-    surroundings = Surroundings(original.train_step, step.optimizer)
-    tensors = {"loss": keep("loss", watch.losses[0])}
-    tensors.update({f"gradient {name}": gradient for name, gradient in watch.gradients.items()})
+    surroundings = Surroundings(original.train_step, step.optimizer, original.own_loss)
+    tensors = {"loss": keep("loss", watch.losses[0]), **watch.gradients}
     kept = ((f"kept {name}", plain(tensor)) for name, tensor in surroundings.tensors().items())
-    for name, tensor in itertools.chain(_moved(step, before), _of_optimizer(step), kept):
+    for name, tensor in itertools.chain(_moved(step, before), _of_optimizer(step), kept, _counted(step, numbers)):
         tensors[name] = keep(name, tensor)
     generators = GeneratorStates.now()
     later: dict[str, Tensor | None] = {}
     for number, sample in enumerate(others, 2):
-        again = _StepWatch(step, keep)
-        with around():
+        again = _StepWatch(step, keep, f" of step {number}")
+        with again.watching(), around():
             step.run(sample.clone(), again.take_loss)
-        loss = f"loss of step {number}"
-        later[loss] = keep(loss, again.losses[0])
+        again.take_what_no_hook_saw()
+        loss = f"loss{again.suffix}"
+        later |= {loss: keep(loss, again.losses[0]), **again.gradients}
     for name, tensor in _moved(step, before) if others else ():
         moved = f"{name} after {len(samples)} steps"
         later[moved] = keep(moved, tensor)
@@ -152,7 +156,10 @@ class _StepWatch:
 
     step: TrainingStep
     keep: Keep
+    suffix: str = ""
+    """Of the names of all that it takes."""
     gradients: dict[str, Tensor | None] = field(default_factory=dict)
+    """By the names that errors carry."""
     losses: list[Tensor] = field(default_factory=list)
     optimizer_steps: int = 0
 
@@ -184,7 +191,7 @@ class _StepWatch:
         """Gradients that were assigned, as after ``torch.autograd.grad``; not those that were there before the step."""
         for name, parameter in self.step.parameters.items():
             gradient = parameter.grad
-            if name in self.gradients or gradient is None or self._is_old(name, gradient):
+            if gradient is None or self._name(name) in self.gradients or self._is_old(name, gradient):
                 continue
             self._take(name, gradient)
 
@@ -200,7 +207,10 @@ class _StepWatch:
         return take
 
     def _take(self, name: str, gradient: Tensor) -> None:
-        self.gradients[name] = self.keep(f"gradient {name}", plain(gradient))
+        self.gradients[self._name(name)] = self.keep(self._name(name), plain(gradient))
+
+    def _name(self, parameter: str) -> str:
+        return f"gradient {parameter}{self.suffix}"
 
 
 def _moved(step: TrainingStep, before: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
@@ -211,6 +221,13 @@ def _moved(step: TrainingStep, before: dict[str, Tensor]) -> Iterator[tuple[str,
             yield f"update {name}", after - before[name]
     for name, buffer in step.original.named_buffers():
         yield f"buffer {name}", plain(buffer)
+
+
+def _counted(step: TrainingStep, before: Mapping[str, bool | int | float]) -> Iterator[tuple[str, Tensor]]:
+    """Numbers in attributes of modules that are others than before."""
+    for name, number in numbers_of(step.original).items():
+        if number != before.get(name):
+            yield f"{COUNTED}{name}", torch.tensor(float(number), dtype=torch.float64)
 
 
 def _of_optimizer(step: TrainingStep) -> Iterator[tuple[str, Tensor]]:

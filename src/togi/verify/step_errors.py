@@ -9,6 +9,7 @@ rounding of the parameters does to it, and by the size of all tensors of its kin
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 
 from torch import Tensor
@@ -26,6 +27,8 @@ _SMALL = 1e-3
 """A tensor that is smaller than this share of its kind is compared with that: it may hold roundings alone."""
 _FOLLOWS = ("update ", "state ")
 """Follow from gradients, and normalise what may be noise."""
+_LATER = re.compile(r" (?:after|of step) ")
+"""Stands in names before the number of a later step, or of all steps."""
 _DISCRETE = Unit(rms=MISMATCH_FLOOR, peak=MISMATCH_FLOOR)
 
 
@@ -77,7 +80,8 @@ class SpreadInFloat32:
         names = [name for name in self._moved if name in self._truths]
         own = {name: self._own(name) for name in names}
         by_name = {name: self._unit(name, own[name], sizes[name]) for name in names}
-        tips = [_share(by_name[name], own[name], sizes[name]) for name in names if name.startswith("gradient ")]
+        first = [name for name in names if name.startswith("gradient ") and name in self._eager.tensors]
+        tips = [_share(by_name[name], own[name], sizes[name]) for name in first]
         tipped = Unit(
             rms=max((tip.rms for tip in tips), default=0.0), peak=max((tip.peak for tip in tips), default=0.0)
         )
@@ -199,16 +203,18 @@ def _error(name: str, found: Tensor, truth: Tensor, eager: Tensor, unit: Unit, s
     )
 
 
-def problems_of(found: ObservedStep, original: ObservedStep, *, draws: bool = True) -> list[str]:
-    """What is wrong beyond numbers: names, shapes, dtypes, and with ``draws`` the random state."""
+def problems_of(found: ObservedStep, original: ObservedStep, *, of_twins: bool = False) -> list[str]:
+    """What is wrong beyond numbers: names, shapes, dtypes, and the random state. ``of_twins``: both ran in float64,
+    where the precision of what a step makes anew says nothing (a count of steps is float32 for a fused optimizer, and
+    else what new tensors are by default), and neither does the random state."""
     own, others = found.all(), original.all()
     problems = [f"{name} is missing" for name in others if name not in own]
     problems += [f"{name} is there, which the original's step does not have" for name in own if name not in others]
     for name in own.keys() & others.keys():
-        form, other = _form(own[name]), _form(others[name])
+        form, other = (_form(step[name], of_twins) for step in (own, others))
         if form != other:
             problems.append(f"{name} is {form}, the original's is {other}")
-    if draws and (states := found.generators.differ_from(original.generators)):
+    if not of_twins and (states := found.generators.differ_from(original.generators)):
         problems.append(
             f"{' and '.join(states)} is left in another state: the step draws other random numbers, and so does every "
             "step after it"
@@ -216,8 +222,9 @@ def problems_of(found: ObservedStep, original: ObservedStep, *, draws: bool = Tr
     return problems
 
 
-def _form(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
+def _form(tensor: Tensor, any_precision: bool) -> str:
+    dtype = "floating-point" if any_precision and continuous(tensor) else str(tensor.dtype).removeprefix("torch.")
+    return f"{dtype} of shape {tuple(tensor.shape)}"
 
 
 def apart_beyond_noise(eager: ObservedStep, again: ObservedStep) -> tuple[str, float] | None:
@@ -256,9 +263,10 @@ def sizes_of(step: ObservedStep) -> dict[str, float]:
 
 
 def _kind(name: str) -> str:
-    """``gradient``, ``update``; of state and buffers also the last part of the name (``state exp_avg``)."""
+    """``gradient``, ``update``; of state and buffers also the last part of the name (``state exp_avg``). What is of a
+    later step is of another kind."""
     kind, _, rest = name.partition(" ")
-    rest, later, _ = rest.partition(" after ")
+    rest, *later = _LATER.split(rest, maxsplit=1)
     if kind in ("gradient", "update"):
-        return kind + later
-    return f"{kind} {rest.rpartition('.')[2]}{later}" if kind in ("state", "buffer") else name
+        return " ".join((kind, *later))
+    return " ".join((kind, rest.rpartition(".")[2], *later)) if kind in ("state", "buffer") else name

@@ -31,7 +31,7 @@ from togi.verify.float64 import float64_arithmetic, float64_by_default, nudge_pa
 from togi.verify.observed_step import Around, Keep, ObservedStep, counting_steps, kept_whole, names_of, observe_steps
 from togi.verify.reference import branches, may_branch
 from togi.verify.step_errors import Distances, SpreadInFloat32, apart_beyond_noise, sizes_of, units_in_float64
-from togi.verify.training import StepTruth, warm_copy, warm_twin
+from togi.verify.training import NUDGES, StepTruth, warm_copy, warm_twin
 from togi.verify.units import Unit
 
 WARM_STEPS = 3
@@ -43,8 +43,6 @@ up over several batches does in between."""
 LATER_STEPS = 1
 """Steps after it, in which what a candidate remembers shows, besides those on samples of other sizes."""
 _MOST_SIZES = 4
-NUDGES = (1, 1, 8, 8)
-"""Roundings by which parameters are moved in the runs that show the spread of float32."""
 _NAMED = 5
 
 
@@ -96,6 +94,11 @@ class _TruthOfStep:
         eager = self._run(self.samples)
         check_step(self.step, eager, self.warm_steps, warm_optimizer_steps)
         self.notes += remarks_on(self.step, eager)
+        if eager.optimizer_steps and not warm_optimizer_steps:
+            self.notes.append(
+                f"The optimizer runs for the first time in the step that is proven ({self.warm_steps + 1}), so what a "
+                "recipe does to a state that it has already was not compared."
+            )
         again = self._run(self.samples[:1])
         ignored = frozenset(name for name in eager.differing(again) if name.startswith("kept "))
         eager, again = eager.without(ignored), again.without(ignored)
@@ -269,8 +272,9 @@ class _TruthOfStep:
         how = f" by {off:.1g} of its size" if math.isfinite(off) else ""
         return (
             f"two runs of the original's step from the same state differ in {name}{how}, so nothing can be proven "
-            "equal to it. The step reads what cannot be put back (the clock, a file, an iterator, another thread), or "
-            "adds up in an order that changes: torch.use_deterministic_algorithms(True) names such operations"
+            "equal to it. The step reads what cannot be put back (the clock, a file, an iterator, another thread, a "
+            "large tensor that it keeps outside of the module: make that a buffer), or adds up in an order that "
+            "changes: torch.use_deterministic_algorithms(True) names such operations"
         )
 
 
@@ -297,7 +301,9 @@ def check_step(step: TrainingStep, eager: ObservedStep, warm_steps: int, warm_op
     if step.optimizer is not None and not warm_optimizer_steps + eager.optimizer_steps:
         raise SubjectError(
             f"the optimizer did not run in {MOST_WARM_STEPS} steps: does train_step call step() of the optimizer that "
-            "it is given? A GradScaler leaves that out as long as gradients overflow: begin with a lower init_scale"
+            "it is given? A GradScaler leaves that out as long as gradients overflow: begin with a lower init_scale. "
+            f"A loop that adds up the gradients of more than {MOST_WARM_STEPS} batches runs it later: let it add up "
+            "fewer while it is tuned"
         )
 
 

@@ -29,15 +29,17 @@ from togi.subject.micro_batches import accumulated_loss
 from togi.subject.plain_tensors import plain
 from togi.subject.training import LossFunction, Snapshot, TrainingStep
 from togi.torch_internals.float32 import ieee_float32
-from togi.verify.float64 import float64_by_default, widened, widened_inputs
-from togi.verify.observed_step import Around, ObservedStep, observe_steps
-from togi.verify.step_errors import errors_in_float32, errors_of, problems_of
+from togi.verify.float64 import float64_by_default, nudge_parameters, widened, widened_inputs
+from togi.verify.observed_step import COUNTED, Around, ObservedStep, observe_steps
+from togi.verify.step_errors import SpreadInFloat32, errors_in_float32, errors_of, problems_of, sizes_of
 from togi.verify.uneven_rows import why_not_in_parts
 from togi.verify.units import Unit
 
 _NAMED = 5
 _ROUNDING, _ROUNDING_IN_FLOAT32 = 1e-4, 1e-2
 """Differences between gradients of a batch and of its parts. Twice the weight of a row is not below a tenth of it."""
+NUDGES = (1, 1, 8, 8)
+"""Roundings by which parameters are moved in the runs that show the spread of float32."""
 Build = Callable[[TrainingStep], TrainingStep]
 """What a technique makes of a step that is its own."""
 
@@ -65,7 +67,7 @@ class StepTruth:
     sizes: dict[str, float]
     """Root mean square of all tensors of a tensor's kind."""
     ignored: frozenset[str] = frozenset()
-    """What a ``train_step`` keeps that is another number in each run, such as a time."""
+    """What modules and the user's function keep that is another number in each run, such as a time."""
     fallback: str = ""
     """Why there is no float64."""
     repeats_to_the_bit: bool = True
@@ -100,13 +102,19 @@ class StepTruth:
             return found
 
     def _observed(self, candidate: TrainingStep) -> ObservedStep:
-        return observe_steps(candidate, self.samples, self.step).without(self.ignored)
+        return self._comparable(observe_steps(candidate, self.samples, self.step))
+
+    def _comparable(self, found: ObservedStep) -> ObservedStep:
+        """Without what never repeats, and without numbers that the original's modules leave as they are: one that a
+        call only writes down, such as its batch size, is another one for a part of the batch."""
+        written = {name for name in found.tensors if name.startswith(COUNTED) and name not in self.eager.tensors}
+        return found.without(self.ignored | written)
 
     def observe_twin(self, build: Build) -> ObservedStep:
         """What it does in float64. Raises whatever it raises."""
         with self.step.undisturbed(), self.step.surroundings.widened(), float64_by_default():
             twin = warm_twin(self.step, self.start, self.samples)
-            return observe_steps(build(twin), twin.samples, self.step, self.around_twin).without(self.ignored)
+            return self._comparable(observe_steps(build(twin), twin.samples, self.step, self.around_twin))
 
 
 def warm_copy(step: TrainingStep, start: Snapshot, samples: Sequence[Inputs]) -> TrainingStep:
@@ -159,23 +167,42 @@ def verify_step(
     if truth.exact is None:
         notes.append(f"It was compared with the original in float32 alone: {truth.fallback}.")
     else:
-        exact_errors, more_problems, note = _in_float64(build, truth, truth.exact)
+        exact_errors, more_problems, note = _in_float64(build, truth, truth.exact, found)
         problems += more_problems
         notes.append(note)
         errors = {name: _larger(errors.get(name), exact_errors.get(name)) for name in errors | exact_errors}
     return _report(errors, problems, notes)
 
 
-def _in_float64(build: Build, truth: StepTruth, exact: ObservedStep) -> tuple[dict[str, LeafError], list[str], str]:
+def _in_float64(
+    build: Build, truth: StepTruth, exact: ObservedStep, in_float32: ObservedStep
+) -> tuple[dict[str, LeafError], list[str], str]:
     """The errors and problems on the float64 twin, with a note on them."""
     try:
         found = truth.observe_twin(build)
     except Exception as error:  # foreign code: kernels that a candidate brings along
-        return {}, [], f"It does not run in float64 ({first_line(error)}): it was compared in float32 alone."
+        note = f"It does not run in float64 ({first_line(error)}): it was compared in float32 alone."
+        return _of_later_steps(truth, in_float32), [], note
     errors = errors_of(found, exact, exact, truth.exact_units, truth.sizes)
     worst = max((error.rmse for error in errors.values()), default=0.0)
     note = f"In float64 {len(errors)} tensors of the step agree with the original's to {worst:.1g} of their size."
-    return errors, problems_of(found, exact, draws=False), note
+    return errors, problems_of(found, exact, of_twins=True), note
+
+
+def _of_later_steps(truth: StepTruth, found: ObservedStep) -> dict[str, LeafError]:
+    """The errors of the steps after the first, in float32 and within the spread of the original's own. Of a candidate
+    that runs in float64 they are judged there."""
+    spread = SpreadInFloat32(truth.eager, truth.eager)
+    with truth.step.undisturbed(), ieee_float32():
+        for number, roundings in enumerate(NUDGES):
+            moved = spread.distances()
+            step = warm_copy(truth.step, truth.start, truth.samples)
+            nudge_parameters(step.original, number, roundings)
+            observe_steps(step, truth.samples, truth.step, keep=moved.take)
+            spread.add(moved)
+    sizes = sizes_of(truth.eager)
+    errors = errors_in_float32(found, truth.eager, truth.eager, *spread.units(sizes), sizes)
+    return {name: error for name, error in errors.items() if name in truth.eager.later}
 
 
 def _why_not_in_parts(truth: StepTruth, parts: int) -> str:

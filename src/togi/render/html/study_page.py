@@ -74,7 +74,11 @@ def study_html(study: Study) -> str:
         modules=", ".join(f"{number} {name}" for name, number in modules),
         tensors=_tensors,
         settings={name: _setting(value) for name, value in study.settings.items()},
-        how_to_load=how_to_load("NAME.togi", study.best) if study.best and has_files(study) else None,
+        how_to_load=(
+            how_to_load("NAME.togi", study.best, own_loop=study.facts.own_loop)
+            if study.best and has_files(study)
+            else None
+        ),
         next_steps=tuple(map(str, next_steps(study))),
     )
 

@@ -30,7 +30,7 @@ class Fused(StepTechnique):
     Cost and risk: exact up to rounding. The kernel takes parameter, gradient and state to lie in memory alike, and does
     not look: togi compares their strides before every step, and converts what lies otherwise. Checkpoints of the
     optimizer are as without it. A group that the kernel cannot take in some step (a parameter of SGD with momentum that
-    is unfrozen later, a parameter that is no longer dense) is stepped as without it.
+    is unfrozen later, a parameter that is no longer dense, a sparse gradient) is stepped as without it.
     """
 
     id = "fused"
