@@ -124,6 +124,7 @@ def run_bench(
         common: dict[str, Any] = {
             "machine": here,
             "train": train,
+            "device": device.partition(":")[0],
             "batch_sizes": batch_sizes,
             "max_latency_s": max_latency_s,
             "notes": [*map(_in_words, {side.interpreter: None for side in sides.values()}), *pools.notes],

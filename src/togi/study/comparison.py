@@ -37,6 +37,8 @@ class Comparison(Record):
     rounds: int = 0
     train: bool = False
     """Training steps were compared, not calls."""
+    device: str | None = None
+    """Where they ran, ``cpu`` or ``cuda``. None: an earlier version wrote it, which did not say."""
     callers: int = 1
     """How many called at once."""
     batch_sizes: tuple[int, ...] = ()

@@ -15,7 +15,7 @@ from togi.core.records import Interval, Outcome
 from togi.core.user_code import user_place
 from togi.decide.faster import WITHIN_PROCESS, Speed, conclusive
 from togi.machine.describe import machine
-from togi.measure import LocalRunner, RaceResult, race, rounds_needed, usable
+from togi.measure import LocalRunner, RaceResult, race, rounds_needed, usable, why_unusable
 from togi.measure.race_result import of_each
 from togi.study.comparison import Comparison
 from togi.study.contestants import Contestant
@@ -135,7 +135,9 @@ def _comparison(result: RaceResult, device: str) -> Comparison:
         )
         for entry in result.entries
     )
-    found = Comparison(contestants=contestants, machine=machine(device), noise=result.noise, rounds=result.rounds)
+    found = Comparison(
+        contestants=contestants, machine=machine(device), device=device, noise=result.noise, rounds=result.rounds
+    )
     return found.model_copy(update={"verdict": _verdict(found)})
 
 
@@ -148,7 +150,7 @@ def _verdict(found: Comparison) -> str:
     said = [_stands(first, other, found.speed_x(other)) for other in others]
     sentence = f"{'; '.join(said)}, after {plural(found.rounds, 'round')} in turns."
     if not usable(found.noise):
-        sentence += f" The machine was too disturbed to trust that (times vary by {found.noise.spread:.0%})."
+        sentence += f" The machine was too disturbed to trust that ({why_unusable(found.noise)})."
     return sentence
 
 

@@ -98,13 +98,14 @@ class OpenStudy:
         notes = list(log.notes)
         processes = WarmProcesses(subject, budget, notes, progress.trial_phase)
         startable = [trial for trial in trials if processes.can_start(trial.recipe)]
-        disturbed = {trial.recipe: trial for trial in latest(startable) if not trial.judged}
+        timeout_s = settings.trial_timeout_s
+        again = {trial.recipe: trial for trial in latest(startable) if not trial.settled(timeout_s)}
         search = Search(
             facts,
             settings,
             all_techniques(),
-            [trial for trial in startable if trial.recipe not in disturbed],
-            disturbed=disturbed.values(),
+            [trial for trial in startable if trial.recipe not in again],
+            disturbed=again.values(),
             space=None if listed is None else Space.listing(listed(facts), facts, all_techniques()),
             firsts=firsts,
             experience=experience,
