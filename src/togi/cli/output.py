@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from togi.core.errors import OutputExistsError, TogiError
 from togi.core.plain_files import NotPlainError, read_plain
-from togi.core.printable import printable, to_nobody
+from togi.core.printable import encodable, printable, to_nobody
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -55,10 +55,9 @@ def say(text: str) -> None:
 
 def tell(text: str, *, end: str = "\n") -> None:
     """A result on standard output."""
-    import typer  # a script that is run has no results of togi, and cannot spare the time
-
-    with for_readers(sys.stdout):
-        typer.echo(printable(text) + end, nl=False)
+    with for_readers(sys.stdout) as written:
+        written.write(f"{encodable(printable(text), written)}{end}")
+        written.flush()
 
 
 def print_text(console: Console, text: RenderableType) -> None:
@@ -86,6 +85,8 @@ def check_report_path(path: Path, force: bool) -> None:
         raise OutputExistsError(
             f"the folder {path.absolute().parent} does not exist: create it, or choose another place"
         )
+    if _is_special(path):
+        raise OutputExistsError(f"{path} is not a plain file, and writing would replace it: give the name of a file")
     if path.exists() and not force and not _is_report(path):
         raise OutputExistsError(f"{path} exists and is not a report of togi: choose another name, or give --force")
 
@@ -140,6 +141,12 @@ def junit_report(path: Path | None, gate: str, name: str, undecided: int = 1) ->
     finally:
         if path is not None and cases:
             write_whole(junit_xml(gate, cases, time.monotonic() - began, undecided), path)
+
+
+def _is_special(path: Path) -> bool:
+    """A pipe, a device, or what stands for an open file, as ``/dev/stdout`` does."""
+    folder = os.path.realpath(path.absolute().parent)
+    return (path.exists() and not path.is_file()) or folder == "/dev" or folder.startswith("/proc/")
 
 
 def _is_report(path: Path) -> bool:
