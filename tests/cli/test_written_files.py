@@ -6,12 +6,14 @@ import io
 import os
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from rich.text import Text
 
 from togi.cli.output import check_report_path, junit_report, print_text, stdout, tell, write_whole
 from togi.core.errors import OutputExistsError
+from togi.decide.gate import Case
 
 
 def test_no_link_is_written_through(tmp_path: Path) -> None:
@@ -68,3 +70,21 @@ def test_what_the_terminal_cannot_say_ends_no_command(
     tell("artifact: modèle.py:f")
     sys.stdout.flush()
     assert written.getvalue().decode(encoding) == f"{shown}\nartifact: {shown}\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(RuntimeError("a defect"), "RuntimeError: a defect"), (KeyboardInterrupt(), "KeyboardInterrupt")],
+)
+def test_what_ends_a_command_is_in_junit_whatever_the_gate_said(
+    tmp_path: Path, error: BaseException, said: str
+) -> None:
+    path = tmp_path / "junit.xml"
+    with pytest.raises(type(error)), junit_report(path, "togi bench", "a / b") as cases:
+        cases.append(Case(name="b", said="b is not slower"))
+        raise error
+    (suite,) = ElementTree.parse(path).getroot()
+    assert [(each.get("name"), each[0].tag, each[0].text) for each in suite] == [
+        ("b", "system-out", "b is not slower"),
+        ("a / b", "error", said),
+    ]

@@ -122,7 +122,7 @@ def _umask() -> int:
 
 @contextmanager
 def junit_report(path: Path | None, gate: str, name: str, undecided: int = 1) -> Iterator[list[Case]]:
-    """For the block to fill: the cases that ``path`` then shows as JUnit XML. An error that togi raises is one too,
+    """For the block to fill: the cases that ``path`` then shows as JUnit XML. What the block raises is one too, an error
     of that name. An earlier file is removed first, lest it be taken for this run's; None: nothing is written.
     ``undecided``: the exit code if the figures do not decide."""
     from togi.decide.gate import Answer, Case
@@ -135,8 +135,9 @@ def junit_report(path: Path | None, gate: str, name: str, undecided: int = 1) ->
     began = time.monotonic()
     try:
         yield cases
-    except TogiError as error:
-        cases.append(Case(name=name, said=str(error), answer=Answer.ERROR))
+    except BaseException as error:  # whatever the cases say by now, the command does not end as they do
+        said = str(error) if isinstance(error, TogiError) else f"{type(error).__name__}: {error}".rstrip(": ")
+        cases.append(Case(name=name, said=said, answer=Answer.ERROR))
         raise
     finally:
         if path is not None and cases:

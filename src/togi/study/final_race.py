@@ -69,7 +69,7 @@ class FinalRace:
             result, sure, doubt = self._once(running, min(budget_s, left_s), again=again)
         if doubt:
             study.notes.append(
-                f"The finalists' race was too disturbed to be used ({doubt}), so their trials before it decide."
+                f"The finalists' race could not be used ({doubt}), so their trials before it decide."
             )
             return result
         for process in running:
