@@ -12,7 +12,7 @@ from togi.core.records import Interval, Noise
 from togi.decide.gate import Answer
 from togi.machine.describe import machine
 from togi.render.json import comparison_json, dumps
-from togi.study.comparison import Comparison, read_comparison
+from togi.study.comparison import Comparison, read_comparison, with_doubt
 from togi.study.contestants import Contestant
 from togi.study.slowdown import cases_of
 
@@ -158,3 +158,12 @@ def test_another_file_is_refused_with_the_command_that_writes_one(tmp_path: Path
     (tmp_path / "base.json").write_text(text, encoding="utf-8")
     with pytest.raises(SubjectError, match="togi bench A B --json > "):
         read_comparison(tmp_path / "base.json")
+
+
+def test_a_verdict_says_where_no_gate_trusts_its_figures() -> None:
+    """Else it calls one the fastest beyond doubt, and the gate next to it is undecided."""
+    found = comparison(near(0.5)).model_copy(update={"verdict": "a is the fastest beyond doubt after 30 rounds."})
+    noisy = found.model_copy(update={"noise": Noise(stolen=0.5)})
+    said = "The machine was too disturbed to trust that (the hypervisor took 50% of the machine's time)."
+    assert with_doubt(noisy).verdict == f"{found.verdict} {said}"
+    assert with_doubt(found) == found
