@@ -125,13 +125,13 @@ def bench(
                 progress=progress,
                 native=not no_native,
             )
-        cases += cases_of(comparison, fail_if_slower, before)
-        if json:
-            print_json(comparison_json(comparison, cases, exit_undecided))
-        else:
+        if not json:
             from togi.render.comparison_text import comparison_text
 
             print_text(stdout(), comparison_text(comparison))
+        cases += cases_of(comparison, fail_if_slower, before)  # raises where the earlier one is of something else
+        if json:
+            print_json(comparison_json(comparison, cases, exit_undecided))
         told = [case.said for case in cases if case.answer in (Answer.FAILED, Answer.UNDECIDED)]
         if before is not None and not told and (conditions := other_conditions(comparison, before)):
             told = [conditions]  # else the cases say it
