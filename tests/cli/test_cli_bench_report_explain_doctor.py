@@ -100,7 +100,8 @@ def test_what_was_measured_is_shown_also_where_the_earlier_one_is_of_something_e
     elsewhere = made.machine.model_copy(update={"cpu_model": "another"})
     monkeypatch.setattr(api, "bench", lambda *_, **__: made.model_copy(update={"machine": elsewhere}))
     assert run(["bench", "a", "b", *options]) == 0
-    assert "The earlier comparison was made under other conditions: cpu_model: 'another' here" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "The earlier comparison was made under other conditions: cpu_model: 'another' here" in said
     monkeypatch.setattr(api, "bench", lambda *_, **__: made.model_copy(update={"callers": 4}))
     assert run(["bench", "a", "b", *options]) == 2
     shown = capsys.readouterr()
