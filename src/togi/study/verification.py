@@ -11,10 +11,10 @@ from togi.core.choices import Objective
 from togi.core.errors import SubjectError, TogiError
 from togi.core.judging import Judging
 from togi.core.permits import Permit, permitted
-from togi.core.quantities import bounds, times
+from togi.core.quantities import bounds, percent, times
 from togi.core.records import Interval, Noise, Outcome
 from togi.decide.faithful import accept, is_tie
-from togi.decide.faster import BETWEEN_PROCESSES, MARGIN, beyond_disturbance, change
+from togi.decide.faster import BETWEEN_PROCESSES, MARGIN, PROCESS_BIAS, beyond_disturbance, change
 from togi.decide.gate import Answer, slower_than
 from togi.decide.paired import said
 from togi.measure import usable, why_unusable
@@ -241,8 +241,10 @@ def _as_fast(now: Interval) -> tuple[Answer, str]:
 
 def _not_slower(now: Interval, than: str, *, comparisons: int = 1) -> tuple[Answer, str]:
     answer = slower_than(MARGIN, now, comparisons=comparisons)
+    forgiven = MARGIN + PROCESS_BIAS * comparisons
+    by_more = f" by more than the {percent(forgiven)} that measurements may differ by" if now.median < 1 - MARGIN else ""
     findings = {
-        Answer.PASSED: f"and not slower {than}",
+        Answer.PASSED: f"and not slower {than}{by_more}",
         Answer.FAILED: f"but slower {than}",
         Answer.UNDECIDED: f"but the figures do not show whether it is slower {than}",
     }
