@@ -242,7 +242,8 @@ def _as_fast(now: Interval) -> tuple[Answer, str]:
 def _not_slower(now: Interval, than: str, *, comparisons: int = 1) -> tuple[Answer, str]:
     answer = slower_than(MARGIN, now, comparisons=comparisons)
     forgiven = MARGIN + PROCESS_BIAS * comparisons
-    by_more = f" by more than the {percent(forgiven)} that measurements may differ by" if now.median < 1 - MARGIN else ""
+    slower = now.median < 1 - MARGIN
+    by_more = f" by more than the {percent(forgiven)} that measurements may differ by" if slower else ""
     findings = {
         Answer.PASSED: f"and not slower {than}{by_more}",
         Answer.FAILED: f"but slower {than}",
