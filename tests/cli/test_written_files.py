@@ -54,9 +54,14 @@ def test_a_pipe_is_not_removed_for_junit(tmp_path: Path) -> None:
     with pytest.raises(OutputExistsError), junit_report(pipe, "togi bench", "a / b"):
         pass
     assert pipe.is_fifo()
-    earlier.touch()
-    with junit_report(earlier, "togi bench", "a / b"):
-        assert not earlier.exists()
+    for content in ("", "<?xml version='1.0'?>\n<testsuites/>"):
+        earlier.write_text(content, encoding="utf-8")
+        with junit_report(earlier, "togi bench", "a / b"):
+            assert not earlier.exists()
+    earlier.write_text("def model(): ...", encoding="utf-8")
+    with pytest.raises(OutputExistsError, match="is not JUnit XML"), junit_report(earlier, "togi bench", "a / b"):
+        pass
+    assert earlier.read_text(encoding="utf-8") == "def model(): ..."
 
 
 @pytest.mark.parametrize(("encoding", "shown"), [("ascii", "mod?le.py:f"), ("latin-1", "modèle.py:f")])

@@ -131,6 +131,8 @@ def junit_report(path: Path | None, gate: str, name: str, undecided: int = 1) ->
     cases: list[Case] = []
     if path is not None:
         check_report_path(path, force=True)
+        if path.exists() and not _begins(path, b"", b"<?xml", b"<testsuite"):
+            raise OutputExistsError(f"{path} exists and is not JUnit XML: choose another name")
         path.unlink(missing_ok=True)
     began = time.monotonic()
     try:
@@ -153,4 +155,12 @@ def _is_special(path: Path) -> bool:
 def _is_report(path: Path) -> bool:
     with suppress(NotPlainError):
         return b'name="generator" content="togi' in read_plain(path, 2000)
+    return False
+
+
+def _begins(path: Path, *beginnings: bytes) -> bool:
+    """Whether a file begins with one of these; with none: it is empty."""
+    with suppress(NotPlainError):
+        beginning = read_plain(path, 200).lstrip()
+        return any(beginning.startswith(each) if each else not beginning for each in beginnings)
     return False
