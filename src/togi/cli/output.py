@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import sys
 import time
@@ -122,7 +123,7 @@ def _umask() -> int:
 
 @contextmanager
 def junit_report(path: Path | None, gate: str, name: str, undecided: int = 1) -> Iterator[list[Case]]:
-    """For the block to fill: the cases that ``path`` then shows as JUnit XML. What the block raises is one too, an error
+    """For the block to fill: the cases that ``path`` then shows as JUnit XML. What the block raises is an error among them,
     of that name. An earlier file is removed first, lest it be taken for this run's; None: nothing is written.
     ``undecided``: the exit code if the figures do not decide."""
     from togi.decide.gate import Answer, Case
@@ -161,6 +162,6 @@ def _is_report(path: Path) -> bool:
 def _begins(path: Path, *beginnings: bytes) -> bool:
     """Whether a file begins with one of these; with none: it is empty."""
     with suppress(NotPlainError):
-        beginning = read_plain(path, 200).lstrip()
+        beginning = read_plain(path, 200).removeprefix(codecs.BOM_UTF8).lstrip()
         return any(beginning.startswith(each) if each else not beginning for each in beginnings)
     return False
