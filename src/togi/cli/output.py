@@ -123,8 +123,8 @@ def _umask() -> int:
 
 @contextmanager
 def junit_report(path: Path | None, gate: str, name: str, undecided: int = 1) -> Iterator[list[Case]]:
-    """For the block to fill: the cases that ``path`` then shows as JUnit XML. What the block raises is an error among them,
-    of that name. An earlier file is removed first, lest it be taken for this run's; None: nothing is written.
+    """For the block to fill: the cases that ``path`` then shows as JUnit XML. What the block raises is an error among
+    them, of that name. An earlier report is removed first, lest it be taken for this run's; None: nothing is written.
     ``undecided``: the exit code if the figures do not decide."""
     from togi.decide.gate import Answer, Case
     from togi.render.junit import junit_xml
