@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from togi.core.choices import Objective
 from togi.core.errors import JournalError
-from togi.core.quantities import bounds, milliseconds, plural, significant, times
+from togi.core.quantities import bounds, milliseconds, plural, seconds, significant, times
 from togi.core.records import Choice, ProgramTree, Recipe, Study, Timing, Trial
 from togi.core.settings import Settings
 from togi.decide.budget import Budget
@@ -63,7 +63,7 @@ def conclude(study: OpenStudy, decision: Decision, program: ProgramTree | None =
 def _untried(study: OpenStudy, ended: Sequence[Trial], late: Sequence[Trial], program: ProgramTree | None) -> str:
     """Why nothing but the original was tried, or nothing to its end; empty where something was. ``late``: what the time
     limit cut off."""
-    limit_s, search = study.subject.settings.limit_s, study.search
+    limit_s, search = study.budget.limit_s, study.search  # an effort's own may have been made longer
     parts = program.parts if program is not None else ()
     if any(not trial.recipe.is_reference and trial.recipe.choices for trial in ended):
         return ""
@@ -77,8 +77,8 @@ def _untried(study: OpenStudy, ended: Sequence[Trial], late: Sequence[Trial], pr
     if late and limit_s is not None:
         more = f" (and {len(late) - 1} more)" if len(late) > 1 else ""
         return (
-            f"Nothing was tried to its end: the time limit of {limit_s:g} s cut off {late[0].recipe.label}{more}. Give "
-            "a longer --time-limit"
+            f"Nothing was tried to its end: the time limit of {seconds(limit_s)} cut off {late[0].recipe.label}{more}. "
+            "Give a longer --time-limit"
         )
     if reasons := [f"{part.key.path}: {part.reason}" for part in parts if part.reason]:
         longer = ". Give a longer --time-limit" if limit_s is not None else ""
@@ -88,7 +88,7 @@ def _untried(study: OpenStudy, ended: Sequence[Trial], late: Sequence[Trial], pr
     if search.stopped and not search.out_of_time:
         return f"Nothing was tried: {search.stopped}"
     return (
-        f"Nothing was tried: the time limit of {limit_s:g} s was over once the original had been run, proven "
+        f"Nothing was tried: the time limit of {seconds(limit_s)} was over once the original had been run, proven "
         "and timed. Give a longer --time-limit"
     )
 
