@@ -70,7 +70,21 @@ def test_what_had_less_time_than_now_or_was_missing_is_tried_again(
         untried = {left.technique for left in second.search.untried()}
         names = ("openvino", "onnxruntime", "torchscript", "torch_compile")
         assert [name in untried for name in names] == again
-        assert [second.log.claim(each, 60.0 * minutes) for each in (late, missing, hanging, wrong)] == again
+        assert [second.log.claim(each, second.settles) for each in (late, missing, hanging, wrong)] == again
+
+
+
+@pytest.mark.parametrize(("given", "again"), [("1GiB", False), ("1.2GiB", False), ("2GiB", True)])
+def test_what_needed_more_memory_than_it_might_take_is_tried_again_where_it_may_take_more(
+    tmp_path: Path, given: str, again: bool
+) -> None:
+    """What others had taken of the machine is no fault of a recipe."""
+    with Journal.open(tmp_path / "journal.sqlite") as journal:
+        log = session(journal).log
+        log.append(Trial(recipe=FAST, outcome=Outcome.OUT_OF_MEMORY, memory_bytes=1 << 30, cost_s=9.0))
+        second = session(journal, trial_memory_bytes=given)
+        assert ("openvino" in {left.technique for left in second.search.untried()}) is again
+        assert second.log.claim(FAST, second.settles) is again
 
 
 

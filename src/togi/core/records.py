@@ -520,6 +520,8 @@ class Trial(Record):
     """Why it was refused, where that is not that it does not apply."""
     layers: LayerPrices | None = None
     """Of the recipe with all operators in 8 bits, once ``togi precision`` has measured it layer by layer."""
+    memory_bytes: int | None = None
+    """What it might take, where that was not enough."""
 
     @property
     def eligible(self) -> bool:
@@ -531,11 +533,14 @@ class Trial(Record):
         """It ended in a way that counts: what the machine disturbed is tried again when it is quiet."""
         return self.outcome is not Outcome.UNSTABLE
 
-    def settled(self, timeout_s: float) -> bool:
-        """A later session that gives a trial so much time need not try it again. What was missing may be there now, and
-        what was not ready in its time may be ready in more."""
-        unready = self.outcome is Outcome.TIMED_OUT and self.timing is None and self.stage in _GETTING_READY
-        return self.judged and self.outcome is not Outcome.MISSING and not (unready and self.cost_s < timeout_s)
+    def settled(self, timeout_s: float, memory_bytes: float | None = None) -> bool:
+        """A later session with so much time and memory (None: not known) for a trial need not try it again. What was
+        missing may be there now, and what had too little of either may have enough."""
+        if self.outcome is Outcome.TIMED_OUT and self.timing is None and self.stage in _GETTING_READY:
+            return self.cost_s >= timeout_s
+        if self.outcome is Outcome.OUT_OF_MEMORY and self.memory_bytes is not None and memory_bytes is not None:
+            return memory_bytes <= _MORE_MEMORY_X * self.memory_bytes
+        return self.judged and self.outcome is not Outcome.MISSING
 
     @property
     def unused(self) -> Unused | None:
@@ -550,6 +555,8 @@ class Trial(Record):
         return None if self.timing is None else MeasuredTrial(self, self.timing)
 
 
+_MORE_MEMORY_X = 1.25
+"""By less than this what is free varies from moment to moment."""
 _GETTING_READY = ("start", "build", "verify", "validate", "warm")
 """Stages of a trial for which its time is."""
 _UNUSED = {
