@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-LONGEST_S = 300.0
-"""Nothing that is done under a lock takes as long, unless its process is stopped."""
+LONGEST_S = 900.0
+"""Copying a large artifact to a slow disk takes minutes; who holds a lock for longer is stopped, or waits for this one."""
 _POLL_S = 0.05
 
 
