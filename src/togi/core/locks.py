@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 LONGEST_S = 900.0
-"""Copying a large artifact to a slow disk takes minutes; who holds a lock for longer is stopped, or waits for this one."""
+"""Copying a large artifact to a slow disk takes minutes. Who holds a lock for longer is stopped, or waits for us."""
 _POLL_S = 0.05
 
 
