@@ -149,7 +149,6 @@ def test_what_the_system_lacks_is_not_called_a_missing_folder(
     assert said in capsys.readouterr().err
 
 
-
 SLOW = "import torch\n" + "torch.nn.init.xavier_uniform(w)\n" * 400
 """A file in which much is found: more than fits into the buffers of standard output."""
 

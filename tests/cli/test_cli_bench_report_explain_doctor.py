@@ -109,7 +109,6 @@ def test_what_was_measured_is_shown_also_where_the_earlier_one_is_of_something_e
     assert "the earlier comparison is of calls, and this one of calls by 4 at once: compare the same" in shown.err
 
 
-
 @pytest.mark.parametrize(("batch", "code"), [(8, 0), (None, 1)])
 def test_bench_of_batch_sizes_fails_where_one_has_no_best(
     batch: int | None, code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -191,8 +191,9 @@ def test_being_ended_is_taken_as_an_interruption() -> None:
     assert "Start again with: togi tune m.py:f" in ended.stderr
 
 
+@pytest.mark.usefixtures("fake")
 def test_a_report_that_cannot_be_written_hides_no_result(
-    fake: FakeTune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device", "report.html")
@@ -203,7 +204,6 @@ def test_a_report_that_cannot_be_written_hides_no_result(
     captured = capsys.readouterr()
     assert f"artifact: {out}" in captured.out
     assert "No space left on device: report.html. Free space" in captured.err
-
 
 
 def test_nothing_chosen_is_exit_code_1(fake: FakeTune, capsys: pytest.CaptureFixture[str]) -> None:

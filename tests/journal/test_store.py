@@ -73,7 +73,6 @@ def test_a_release_of_togi_that_may_mend_what_failed_begins_anew(monkeypatch: py
     assert len(set(keys)) == 3
 
 
-
 def test_decision_is_kept_and_the_last_one_counts(tmp_path: Path) -> None:
     with Journal.open(tmp_path / "j.db") as journal:
         log = journal.study(KEY, header())

@@ -267,7 +267,6 @@ def test_a_log_is_not_drawn_in_where_colours_are_forced(monkeypatch: pytest.Monk
     assert "\x1b" not in log.getvalue()
 
 
-
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

@@ -200,7 +200,6 @@ def test_what_is_wrong_beyond_numbers_is_said_next_to_a_difference_of_none() -> 
     assert "b: it does not answer as the original does: output is NaN elsewhere" in shown
 
 
-
 def test_a_comparison_among_callers_says_what_each_waits_for() -> None:
     interval = Interval(median=2.0, low=1.9, high=2.1)
     contestants = [

@@ -119,7 +119,7 @@ def test_another_version_of_python_is_another_machine(kept: Path) -> None:
     machines = [found.machine.model_copy(update={"python": python}) for python in versions]
     patch, minor = (found.model_copy(update={"machine": here}) for here in machines)
     assert next_to_baseline(kept, "test_a", patch, 0.05).answer is Answer.PASSED
-    with pytest.raises(UndecidedError, match="python: '3.99' here"):
+    with pytest.raises(UndecidedError, match=r"python: '3\.99' here"):
         next_to_baseline(kept, "test_a", minor, 0.05)
 
 

@@ -109,7 +109,6 @@ def test_what_the_limit_cut_off_does_not_count_as_tried(tmp_path: Path) -> None:
     assert "faster" not in said
 
 
-
 def test_a_journal_that_is_locked_at_the_end_takes_nothing_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,7 +121,6 @@ def test_a_journal_that_is_locked_at_the_end_takes_nothing_away(
     assert record.best == ENGINE
     assert record.verdict.endswith(f"as right as plain eager. {record.notes[-1]}")
     assert record.notes[-1] == f"The journal does not hold this conclusion: {JOURNAL_LOCKED}"
-
 
 
 def chosen(of: Recipe, reason: str = "it has no file form here: generate is Python code round its modules.") -> Best:

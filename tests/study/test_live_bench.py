@@ -253,7 +253,6 @@ def test_between_processes_it_is_said_what_holds_between_processes() -> None:
     found.assert_faster("3%")
 
 
-
 @given(intervals(), shares)
 def test_the_assertions_are_the_gate_seen_from_the_first(found: Interval, share: float) -> None:
     """Of the same interval an assertion says what ``--fail-if-slower`` says of the one that is asserted."""

@@ -108,7 +108,6 @@ def test_a_machine_that_is_slower_since_for_good_is_not_doubted_in_every_measure
     assert bench.stopwatch.doubt(bench.time(fast, Does(ms=50.0))), "a neighbour that comes is told as ever"
 
 
-
 def test_of_a_first_call_the_time_of_a_start_is_kept() -> None:
     timing = Bench(objective="first-call").time(Does.faster(2.0))
     assert timing.start_ms == timing.latency_ms.median

@@ -73,7 +73,6 @@ def test_what_had_less_time_than_now_or_was_missing_is_tried_again(
         assert [second.log.claim(each, second.settles) for each in (late, missing, hanging, wrong)] == again
 
 
-
 @pytest.mark.parametrize(("given", "again"), [("1GiB", False), ("1.2GiB", False), ("2GiB", True)])
 def test_what_needed_more_memory_than_it_might_take_is_tried_again_where_it_may_take_more(
     tmp_path: Path, given: str, again: bool
@@ -85,7 +84,6 @@ def test_what_needed_more_memory_than_it_might_take_is_tried_again_where_it_may_
         second = session(journal, trial_memory_bytes=given)
         assert ("openvino" in {left.technique for left in second.search.untried()}) is again
         assert second.log.claim(FAST, second.settles) is again
-
 
 
 def test_what_earlier_sessions_took_counts_once(tmp_path: Path) -> None:

@@ -119,9 +119,9 @@ def test_on_a_machine_that_is_mostly_not_ours_nothing_is_decided_but_orders_of_m
 
 
 def test_what_a_gate_forgives_is_said_where_the_figures_need_it() -> None:
-    """"Not slower by more than 5 %" next to 0.94x the speed would be two answers."""
+    """ "Not slower by more than 5 %" next to 0.94x the speed would be two answers."""
     spared = "more than 5.0 % and the 3.0 % that measurements may differ by: "
-    first, within, forgiven, unsure = cases_of(comparison(near(0.98), near(0.94, 0.005), near(0.93, 0.01)), 0.05)
+    _, within, forgiven, unsure = cases_of(comparison(near(0.98), near(0.94, 0.005), near(0.93, 0.01)), 0.05)
     assert [case.answer for case in (within, forgiven, unsure)] == [Answer.PASSED, Answer.PASSED, Answer.UNDECIDED]
     assert "more than 5.0 %: 0.980x" in within.said
     assert f"c is not slower than a by {spared}0.940x the speed (0.935-0.945)" in forgiven.said
@@ -129,7 +129,6 @@ def test_what_a_gate_forgives_is_said_where_the_figures_need_it() -> None:
     (_, least) = cases_of(comparison(near(0.97, 0.005)), 0.0)
     assert "not slower than a by more than 0 % and the 4.0 % that measurements may differ by: 0.970x" in least.said
     assert "not slower than a by more than 12.5 %: 1.00x" in cases_of(comparison(near(1.0)), 0.125)[1].said
-
 
 
 @pytest.mark.parametrize("names", ["ac", "ba", "abc"])

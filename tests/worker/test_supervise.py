@@ -77,7 +77,6 @@ def test_what_ran_out_of_memory_says_how_much_it_might_take(
     assert trial.end(outcome, "so it ended", "build").record().memory_bytes == kept
 
 
-
 def test_what_gives_way_is_paused_and_goes_on(process: subprocess.Popen[bytes], tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
     server = server_of(process, ours)

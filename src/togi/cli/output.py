@@ -138,9 +138,12 @@ def junit_report(path: Path | None, gate: str, name: str, undecided: int = 1) ->
     began = time.monotonic()
     try:
         yield cases
-    except BaseException as error:  # whatever the cases say by now, the command does not end as they do
+    except Exception as error:  # whatever the cases say by now, the command does not end as they do
         said = str(error) if isinstance(error, TogiError) else f"{type(error).__name__}: {error}".rstrip(": ")
         cases.append(Case(name=name, said=said, answer=Answer.ERROR))
+        raise
+    except BaseException:
+        cases.clear()  # it was interrupted: there is no result
         raise
     finally:
         if path is not None and cases:
