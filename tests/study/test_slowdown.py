@@ -108,10 +108,10 @@ def test_an_earlier_comparison_of_another_machine_is_named_in_every_form_of_the_
     assert case.said.endswith("'3.9' there")
 
 
-def test_on_a_machine_that_is_mostly_not_ours_nothing_is_decided_but_orders_of_magnitude() -> None:
+def test_on_a_disturbed_machine_nothing_is_decided_but_what_is_slower_by_orders_of_magnitude() -> None:
     noise = Noise(spread=1.64)
-    now = comparison(near(0.5), near(2.0), near(1 / 500)).model_copy(update={"noise": noise})
-    assert answers(now, 0.05) == "puuf"
+    now = comparison(near(0.5), near(2.0), near(1 / 500), near(500.0)).model_copy(update={"noise": noise})
+    assert answers(now, 0.05) == "puufu"
     assert "too disturbed to tell (times vary by 164%): it looks as if b is slower" in cases_of(now, 0.05)[1].said
     quiet = now.model_copy(update={"noise": Noise()})
     with pytest.raises(SubjectError, match=r"too disturbed to compare with \(times vary by 164%\): make it again"):

@@ -39,8 +39,10 @@ def faster(contestants: Sequence[Contestant], share: float, noise: Noise, verdic
 
 def unless_disturbed(case: Case, noise: Noise, speed_x: Interval) -> Case:
     """Undecided where the machine was mostly not ours: threads of one contestant that wait for each other lose a factor
-    of a hundred next to busy processes, and the other one nothing. What is further apart than that stands."""
-    if usable(noise) or case.answer not in (Answer.PASSED, Answer.FAILED) or beyond_disturbance(speed_x):
+    of a hundred next to busy processes, and the other one nothing. What fails by more than that fails."""
+    if usable(noise) or case.answer not in (Answer.PASSED, Answer.FAILED):
+        return case
+    if case.answer is Answer.FAILED and beyond_disturbance(speed_x):
         return case
     said = f"The machine was too disturbed to tell ({why_unusable(noise)}): it looks as if {case.said}"
     return case.model_copy(update={"answer": Answer.UNDECIDED, "said": said})

@@ -223,7 +223,7 @@ def _fast(now: Interval | None, before: Interval | None, noise: Noise) -> tuple[
         answer, finding = _not_slower(change(now, before), "than it was", comparisons=2)
     else:
         answer, finding = _not_slower(now, "than the original")
-    if not (usable(noise) or beyond_disturbance(now)):
+    if not usable(noise) and not (answer is Answer.FAILED and beyond_disturbance(now)):
         answer = Answer.UNDECIDED
         finding = f"but the machine was too disturbed to judge its speed ({why_unusable(noise)})"
     doubt = f". {_LONGER}" if answer is Answer.UNDECIDED else ""
