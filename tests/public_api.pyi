@@ -233,6 +233,7 @@ class Comparison(Record):
     best: tuple[BestSize, ...]
     callers: int
     contestants: tuple[Contestant, ...]
+    device: str | None
     machine: Machine
     max_latency_s: float | None
     noise: Noise

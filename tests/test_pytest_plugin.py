@@ -164,6 +164,22 @@ def test_each_speed_of_a_test_has_an_entry_of_its_own(suite: pytest.Pytester) ->
 
 
 @pytest.mark.usefixtures("race")
+def test_the_speed_of_a_test_that_failed_is_not_kept(suite: pytest.Pytester) -> None:
+    suite.makepyfile(
+        test_it="""
+        def new(): ...
+        def test_speed(togi_bench):
+            togi_bench(new, ()).assert_not_slower("3%", than="baseline")
+            assert new() == "the right answer"
+    """
+    )
+    result = suite.runpytest(*PLUGIN, "--togi-baseline-update")
+    result.assert_outcomes(failed=1)
+    assert "no baseline was written: no test that passed asserts" in lines_of(result)
+    assert not [*suite.path.glob("*.json")]
+
+
+@pytest.mark.usefixtures("race")
 def test_bad_use_is_one_sentence(suite: pytest.Pytester) -> None:
     suite.makepyfile("""
         import pytest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -127,6 +128,25 @@ def test_a_full_disk_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     monkeypatch.setattr(api, "tune", _raising(OSError(28, "No space left on device", "/data/journal")))
     assert run(["tune", "a.py:f"]) == 2
     assert "No space left on device: /data/journal" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "Cannot allocate memory. End what else takes memory, then"),
+        (OSError(errno.EMFILE, "Too many open files"), "Too many open files. Allow more open files (ulimit -n), then"),
+        (OSError(errno.ENOENT, "No such file", "/a/b"), "No such file: /a/b. Create the folder, or name another place"),
+        (TimeoutError("timed out"), "timed out. Mend what causes that, then"),
+    ],
+)
+def test_what_the_system_lacks_is_not_called_a_missing_folder(
+    error: OSError, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from togi import api
+
+    monkeypatch.setattr(api, "tune", _raising(error))
+    assert run(["tune", "a.py:f"]) == 2
+    assert said in capsys.readouterr().err
 
 
 SLOW = "import torch\n" + "torch.nn.init.xavier_uniform(w)\n" * 400

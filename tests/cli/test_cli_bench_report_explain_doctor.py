@@ -88,6 +88,27 @@ def test_bench_fails_where_one_is_slower_than_allowed(
     assert "--fail-if-slower" in capsys.readouterr().err
 
 
+def test_what_was_measured_is_shown_also_where_the_earlier_one_is_of_something_else(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    made = comparison()
+    monkeypatch.setattr(api, "bench", lambda *_, **__: made)
+    assert run(["bench", "a", "b", "--json"]) == 0
+    base = tmp_path / "base.json"
+    base.write_text(capsys.readouterr().out, encoding="utf-8")
+    options = ["--fail-if-slower", "5%", "--against", str(base)]
+    elsewhere = made.machine.model_copy(update={"cpu_model": "another"})
+    monkeypatch.setattr(api, "bench", lambda *_, **__: made.model_copy(update={"machine": elsewhere}))
+    assert run(["bench", "a", "b", *options]) == 0
+    said = capsys.readouterr().err
+    assert "The earlier comparison was made under other conditions: cpu_model: 'another' here" in said
+    monkeypatch.setattr(api, "bench", lambda *_, **__: made.model_copy(update={"callers": 4}))
+    assert run(["bench", "a", "b", *options]) == 2
+    shown = capsys.readouterr()
+    assert "no difference" in shown.out
+    assert "the earlier comparison is of calls, and this one of calls by 4 at once: compare the same" in shown.err
+
+
 @pytest.mark.parametrize(("batch", "code"), [(8, 0), (None, 1)])
 def test_bench_of_batch_sizes_fails_where_one_has_no_best(
     batch: int | None, code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

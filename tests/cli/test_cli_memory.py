@@ -11,6 +11,8 @@ from xml.etree import ElementTree
 import pytest
 
 from togi.cli.app import run
+from togi.cli.memory import _gate
+from togi.decide.gate import Case
 
 
 @pytest.mark.usefixtures("in_this_process")
@@ -82,3 +84,9 @@ def test_parent_imports_no_torch(file: str) -> None:
         f"assert run(['memory', {file + ':perceptron'!r}]) == 0\nassert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_a_peak_just_above_the_limit_is_not_called_the_limit() -> None:
+    cases: list[Case] = []
+    assert _gate(cases, "a.py:f", (2**31 + 1, 2**31 + 1), 2**31) == 1
+    assert cases[0].said == "the peak of 2,147,483,649 bytes is above --fail-over 2,147,483,648 bytes"

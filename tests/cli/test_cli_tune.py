@@ -191,6 +191,21 @@ def test_being_ended_is_taken_as_an_interruption() -> None:
     assert "Start again with: togi tune m.py:f" in ended.stderr
 
 
+@pytest.mark.usefixtures("fake")
+def test_a_report_that_cannot_be_written_hides_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device", "report.html")
+
+    monkeypatch.setattr("togi.cli.output.write_report", full)
+    out = tmp_path / "x.togi"
+    assert run(["tune", "m.py:f", "--out", str(out), "--report", str(tmp_path / "report.html")]) == 2
+    captured = capsys.readouterr()
+    assert f"artifact: {out}" in captured.out
+    assert "No space left on device: report.html. Free space" in captured.err
+
+
 def test_nothing_chosen_is_exit_code_1(fake: FakeTune, capsys: pytest.CaptureFixture[str]) -> None:
     fake.study = fake.study.model_copy(update={"best": None, "verdict": "no recipe could be verified"})
     assert run(["tune", "m.py:f"]) == 1

@@ -72,7 +72,6 @@ def test_renderables(text: str) -> None:
 SINKS = {
     "cli/app.py": {"print"},  # errors, through printable
     "cli/findings.py": {"sys.stdout.write"},  # lines that passed already, and JSON
-    "cli/output.py": {"typer.echo"},  # text through printable, and JSON
     "cli/program.py": {"print"},  # the version
     "trainers/memory_budget.py": {"print"},  # a message in a user's training, through printable
     "journal/__main__.py": {"print"},

@@ -370,6 +370,9 @@ def test_a_call_can_be_limited_whatever_was_raced() -> None:
     assert choose([reference, quick, most, enough]).trial == most
     assert choose([reference, quick, most, enough], limit).trial == enough
     assert why_not(most, enough, limit) == "a call takes 30.0 ms, the limit is 20.0 ms"
+    above = timed(measured(recipe("above"), 5.0), call_ms=20.004).measured
+    assert above is not None
+    assert limit.exceeded(above) == "a call takes 20.004 ms, the limit is 20 ms", "rounded, it would keep it"
     assert choose([reference, most, quick], Budget(max_latency_s=0.006)).trial == quick
     assert choose([reference, most, quick], Budget(max_latency_s=0.001)).reason == (
         "no recipe that was tried answers a call within 1.00 ms; the quickest is quick + no_grad: 5.00 ms"

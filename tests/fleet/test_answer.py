@@ -1,9 +1,15 @@
 from __future__ import annotations
 
+import io
+import json
+from pathlib import Path
+
 import pytest
+from rich.console import Console
 
 from togi.core.records import Interval
-from togi.fleet.answer import KindAnswer, conclude, per_million
+from togi.fleet.answer import KindAnswer, conclude, per_million, read_kind
+from togi.render.fleet_text import fleet_text
 
 
 def kind(name: str, per_hour: float, low: float, median: float, high: float) -> KindAnswer:
@@ -60,3 +66,16 @@ def test_machines_that_cost_nothing() -> None:
 def test_where_no_kind_has_an_answer() -> None:
     found = conclude("m", "USD", [LOST])
     assert (found.cheapest, found.steps, found.verdict) == (None, (), "no kind of machine has an answer")
+
+
+@pytest.mark.parametrize(("device", "shown"), [("cpu", "a CPU, 4 threads"), ("cuda", "a GPU, 4 threads")])
+def test_a_gpu_that_had_no_part_in_it_is_not_shown(tmp_path: Path, device: str, shown: str) -> None:
+    latency_ms = {"median": 4.0, "low": 3.9, "high": 4.1}
+    chosen = {"chosen": True, "recipe": {"label": "openvino"}, "latency_ms": latency_ms}
+    study = {"machine": {"cpu_model": "a CPU", "gpu": "a GPU", "threads": 4}, "facts": {"device": device}}
+    (tmp_path / "study.json").write_text(json.dumps({**study, "trials": [chosen], "verdict": ""}), encoding="utf-8")
+    found = read_kind(tmp_path, "large", 1.0)
+    assert (found.gpu, found.device) == ("a GPU", device)
+    console = Console(width=100, file=io.StringIO())
+    console.print(fleet_text(conclude("m", "USD", [found])))
+    assert shown in console.file.getvalue()  # type: ignore[attr-defined]

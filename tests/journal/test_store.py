@@ -64,6 +64,15 @@ def test_key_ignores_what_fleets_and_heeds_what_lasts() -> None:
     assert len(set(others)) == 4
 
 
+def test_a_release_of_togi_that_may_mend_what_failed_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = []
+    for built in ("1.0", "1.1.dev3+g12ab", "1.1.dev9+g34cd", "1.1", "0+unknown"):
+        monkeypatch.setattr("togi.journal.store.version", lambda built=built: built)
+        keys.append(study_key("s", facts(), Settings()))
+    assert keys[1] == keys[2] == keys[3], "a build of a release"
+    assert len(set(keys)) == 3
+
+
 def test_decision_is_kept_and_the_last_one_counts(tmp_path: Path) -> None:
     with Journal.open(tmp_path / "j.db") as journal:
         log = journal.study(KEY, header())

@@ -1,7 +1,7 @@
 import pytest
 
 from togi.core.records import Noise
-from togi.measure import Turn, noise_of, usable
+from togi.measure import Turn, noise_of, usable, why_unusable
 
 
 def _turns(count: int = 20, times=(10.0, 10.1, 10.2, 10.3), **changes) -> list[Turn]:
@@ -45,6 +45,11 @@ def test_ticks_that_overshoot_in_single_turns_cancel_out():
 def test_chaos_and_a_stolen_machine_are_not_usable():
     assert not usable(noise_of(_turns(times=(10.0, 11.0, 60.0, 100.0))))
     assert not usable(noise_of(_turns(stolen_s=0.04)))
+
+
+def test_what_makes_it_unusable_is_named():
+    assert why_unusable(noise_of(_turns(stolen_s=0.04))) == "the hypervisor took 50% of the machine's time"
+    assert "times vary by" in why_unusable(noise_of(_turns(times=(10.0, 11.0, 60.0, 100.0), stolen_s=0.04)))
 
 
 def test_no_turns_is_reported():

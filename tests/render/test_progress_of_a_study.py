@@ -256,6 +256,17 @@ def test_live_on_a_terminal_and_plain_elsewhere() -> None:
     assert "the reference takes 41.8 ms" in terminal.file.getvalue()  # type: ignore[attr-defined]
 
 
+def test_a_log_is_not_drawn_in_where_colours_are_forced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As CI hosts do: rich then takes any file for a terminal, and moves the cursor in it."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", log := io.StringIO())
+    with watch("a.py:f") as progress:
+        progress.message("the reference takes 41.8 ms")
+    assert "the reference takes 41.8 ms" in log.getvalue()
+    assert "\x1b" not in log.getvalue()
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

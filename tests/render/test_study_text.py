@@ -10,6 +10,7 @@ from togi.core.quantities import significant
 from togi.core.recipe import PartKey, ProgramRecipe
 from togi.core.records import (
     Decisions,
+    ErrorReport,
     Interval,
     Obstacle,
     Outcome,
@@ -186,6 +187,17 @@ def test_what_several_callers_were_answered_is_distinguished_from_a_call(width: 
     assert "time per request" in page
     assert "Nothing beats these in speed" in page
     assert "time per sample" in study_html(made_up_study())
+
+
+def test_what_is_wrong_beyond_numbers_is_said_next_to_a_difference_of_none() -> None:
+    one = Interval(median=2.0, low=1.9, high=2.1)
+    wrong = ErrorReport(faithful=False, units=0.0, rmse=0.0, max_abs=0.0, problems=("output is NaN elsewhere",))
+    first = Contestant(name="a", latency_ms=one)
+    contestants = (first, Contestant(name="b", latency_ms=one, speedup_x=one, error=wrong))
+    console = Console(file=io.StringIO(), width=200)
+    console.print(comparison_text(Comparison(contestants=contestants, machine=machine(), rounds=9)))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "b: it does not answer as the original does: output is NaN elsewhere" in shown
 
 
 def test_a_comparison_among_callers_says_what_each_waits_for() -> None:

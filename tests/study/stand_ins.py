@@ -151,6 +151,7 @@ class Process:
     def __init__(self, clock: Clock, name: str, recipe: Recipe, does: Does) -> None:
         self.name, self.recipe, self.does, self._clock = name, recipe, does, clock
         self.notes: tuple[str, ...] = ()
+        self.limits = Limits()
         self.phases_s = {"start": 1.0, "verify": 0.5}
         self.error = does.error
         self.ended: TrialEnded | None = None
@@ -178,6 +179,7 @@ class Process:
 
     def build(self, limits: Limits) -> None:
         self._asked_for("start")
+        self.limits = limits
         took_s = min(self._left_s, limits.timeout_s)
         self._clock.now_s, self._left_s, self._limit_s = self._clock.now_s + took_s, self._left_s - took_s, took_s
         self.phases_s["build"] = self.phases_s.get("build", 0.0) + took_s

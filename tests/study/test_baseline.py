@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from togi.core.errors import TogiError, UndecidedError
-from togi.core.records import Interval
+from togi.core.records import Interval, Noise
 from togi.decide.faster import inverse
 from togi.decide.gate import Answer
 from togi.machine.describe import machine
@@ -92,3 +92,39 @@ def test_a_file_that_is_something_else_is_refused_and_kept(kept: Path, content: 
     with pytest.raises(TogiError, match="remove it, and write it again"):
         write_speeds(kept, {"test_a": BaselineSpeed.of(measured(2.0))})
     assert kept.read_text(encoding="utf-8") == content
+
+
+@pytest.mark.parametrize("flags", [("avx2",), ("avx2", "avx512f", "avx512bw", "avx512dq", "avx512vl")])
+def test_a_processor_whose_sums_of_8_bits_saturate_is_the_same_machine_later(
+    tmp_path: Path, flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of its flags those are kept that decide it."""
+    old = machine().model_copy(update={"cpu_flags": ("aes", *flags)})
+    monkeypatch.setattr(baseline, "machine", lambda: old)
+    path, found = tmp_path / "speeds.json", measured(2.0).model_copy(update={"machine": old})
+    write_speeds(path, {"test_a": BaselineSpeed.of(found)})
+    assert next_to_baseline(path, "test_a", found, 0.05).answer is Answer.PASSED
+    assert write_speeds(path, {"test_b": BaselineSpeed.of(found)}) == "1 speed written to speeds.json"
+    newer = found.model_copy(update={"machine": old.model_copy(update={"cpu_flags": (*flags, "avx512_vnni")})})
+    with pytest.raises(UndecidedError, match="int8_sums: 'exact' here, 'saturating' there"):
+        next_to_baseline(path, "test_a", newer, 0.05)
+    kept = read_baseline(path)
+    assert kept is not None
+    assert kept.machine.cpu_flags == flags
+
+
+def test_another_version_of_python_is_another_machine(kept: Path) -> None:
+    found = measured(2.0)
+    versions = (f"{found.machine.python}9", "3.99.1")
+    machines = [found.machine.model_copy(update={"python": python}) for python in versions]
+    patch, minor = (found.model_copy(update={"machine": here}) for here in machines)
+    assert next_to_baseline(kept, "test_a", patch, 0.05).answer is Answer.PASSED
+    with pytest.raises(UndecidedError, match=r"python: '3\.99' here"):
+        next_to_baseline(kept, "test_a", minor, 0.05)
+
+
+def test_a_speed_of_a_disturbed_machine_is_not_kept() -> None:
+    found = measured(2.0).model_copy(update={"noise": Noise(spread=1.64)})
+    with pytest.raises(UndecidedError, match=r"to keep a speed \(times vary by 164%\): write it on a quiet machine"):
+        BaselineSpeed.to_keep(found)
+    assert BaselineSpeed.to_keep(measured(2.0)) == BaselineSpeed.of(measured(2.0))

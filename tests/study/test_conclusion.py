@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.study.stand_ins import MACHINE, open_study
-from togi.core.errors import TogiError
+from togi.core.errors import JournalError, TogiError
 from togi.core.recipe import PartKey, ProgramRecipe
 from togi.core.records import (
     REFERENCE_RECIPE,
@@ -41,6 +41,7 @@ ORIGINAL = Trial(recipe=Recipe(), outcome=Outcome.OK)
 ENGINE = Recipe(choices=(Choice(stage=Stage.ENGINE, technique="openvino"), *REFERENCE_RECIPE.choices))
 PROGRAM = ProgramRecipe.of({PartKey(path="model"): ENGINE})
 KEPT = Decision(Chosen(trial=REFERENCE, reason=""), None, ())
+JOURNAL_LOCKED = "journal.sqlite has been locked by another process for 30 s"
 
 
 def program(reason: str = "", *, tried: int = 0, speedup_x: Interval | None = None) -> ProgramTree:
@@ -84,6 +85,42 @@ def test_where_time_was_over_before_the_first_trial_nothing_is_said_of_speed(
 def test_where_nothing_can_be_tried_no_time_would_help(tmp_path: Path) -> None:
     said = verdict(tmp_path, KEPT, REFERENCE)
     assert said.startswith("Nothing could be tried here: every technique is refused, left out or missing")
+
+
+def test_a_limit_is_blamed_only_where_it_was_the_cause(tmp_path: Path) -> None:
+    """With a limit of time, which every effort but one has, more of it would not help where there is nothing to try."""
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    alone = open_study(tmp_path / "a", REFERENCE, only=("no_grad",), time_limit_s=20.0)
+    said = conclude(alone, KEPT).verdict
+    assert said.startswith("Nothing could be tried here: every technique is refused, left out or missing. The original")
+    hopeless = open_study(tmp_path / "b", REFERENCE, time_limit_s=20.0)
+    hopeless.search.stopped = "no recipe left is expected to be 1 % faster than the best so far"
+    assert conclude(hopeless, KEPT).verdict.startswith("Nothing was tried: no recipe left is expected to be")
+    hopeless.search.out_of_time = True
+    assert conclude(hopeless, KEPT).verdict.startswith("Nothing was tried: the time limit of 20 s was over")
+
+
+def test_what_the_limit_cut_off_does_not_count_as_tried(tmp_path: Path) -> None:
+    study = open_study(tmp_path, REFERENCE, time_limit_s=20.0)
+    study.given_up.append(Trial(recipe=ENGINE, outcome=Outcome.TIMED_OUT, stage="build"))
+    said = conclude(study, KEPT).verdict
+    assert said.startswith("Nothing was tried to its end: the time limit of 20 s cut off openvino + no_grad. Give")
+    assert "faster" not in said
+
+
+def test_a_journal_that_is_locked_at_the_end_takes_nothing_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def locked(_: object) -> None:
+        raise JournalError(JOURNAL_LOCKED)
+
+    study = open_study(tmp_path, REFERENCE, trial := timed(ENGINE, 2.0))
+    monkeypatch.setattr(study.log, "decide", locked)
+    record = conclude(study, Decision(Chosen(trial=trial, reason=""), tmp_path, ()))
+    assert record.best == ENGINE
+    assert record.verdict.endswith(f"as right as plain eager. {record.notes[-1]}")
+    assert record.notes[-1] == f"The journal does not hold this conclusion: {JOURNAL_LOCKED}"
 
 
 def chosen(of: Recipe, reason: str = "it has no file form here: generate is Python code round its modules.") -> Best:

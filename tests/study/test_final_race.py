@@ -72,7 +72,7 @@ def test_a_race_that_is_disturbed_as_a_whole_is_repeated_once(
     assert len(clock.slept_s) == pauses
     assert speedup_x(study, FAST) == pytest.approx(2.5 if recorded else 3.0)
     assert any(note.startswith("The race: ") for note in study.notes) is recorded
-    assert any("too disturbed to be used (disturbed" in note for note in study.notes) is not recorded
+    assert any("race could not be used (disturbed" in note for note in study.notes) is not recorded
 
 
 def test_what_leaves_the_race_keeps_what_its_trial_measured(tmp_path: Path) -> None:

@@ -110,6 +110,9 @@ def test_finalists_that_are_near_each_other_are_started_again(tmp_path: Path) ->
     assert proven(study) == [FAST, NEXT, FAST, NEXT]
     assert pool_of(study).limits[-1] == Limits(timeout_s=7.0, memory_bytes=1 << 30), "those of a trial"
     assert chosen(decision) == NEXT
+    raced = [note for note in study.notes if note.startswith("The race: ")]
+    assert raced
+    assert ".togi" not in " ".join(raced), "recipes are called by their names, not by those of folders"
 
 
 def test_where_little_time_is_left_no_rival_is_proven(tmp_path: Path) -> None:

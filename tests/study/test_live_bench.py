@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import togi
@@ -232,6 +234,23 @@ def test_processes_of_their_own_forgive_what_processes_differ_by() -> None:
     between.assert_not_slower("3%")
     with pytest.raises(AssertionError):
         within.assert_not_slower("3%")
+
+
+@given(intervals(), shares, st.booleans(), st.sampled_from([not_slower, faster]))
+def test_what_is_said_to_hold_does(found: Interval, share: float, own: bool, assertion: Callable[..., Any]) -> None:
+    comparison = compared(found, own_process=own)
+    about = (comparison.contestants, QUIET, "")
+    (case,) = assertion(about[0], share, *about[1:])
+    if (advised := re.search(r'\("(\d+)%"\) holds', case.said)) is not None:
+        assert case.answer is Answer.FAILED
+        assert assertion(about[0], int(advised[1]) / 100, *about[1:])[0].answer is Answer.PASSED
+
+
+def test_between_processes_it_is_said_what_holds_between_processes() -> None:
+    found = compared(over(1.07, 0.005), own_process=True)
+    with pytest.raises(AssertionError, match=r'assert_faster\("3%"\) holds with these figures'):
+        found.assert_faster("10%")
+    found.assert_faster("3%")
 
 
 @given(intervals(), shares)

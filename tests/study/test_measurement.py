@@ -94,6 +94,20 @@ def test_a_session_that_is_disturbed_from_its_start_is_told_by_earlier_ones(refe
     assert doubt == "disturbed: the reference took 80.0 times as long as at its best in this study" * doubted
 
 
+def test_a_machine_that_is_slower_since_for_good_is_not_doubted_in_every_measurement() -> None:
+    """One that is half as fast as in an earlier session, and shared with nobody: else each trial is measured four
+    times, and no race and no proof counts."""
+    bench = Bench(earlier_ms=(10.0,))
+    fast, slower = Does(ms=12.0), Does(ms=25.0)
+    assert bench.stopwatch.doubt(bench.time(fast, slower)).startswith("disturbed: the reference took 2.5 times")
+    processes = bench.process(FAST, fast), bench.process(REFERENCE_RECIPE, slower)
+    again = bench.stopwatch.time(*processes, 3.0, again=True)
+    assert not bench.stopwatch.doubt(again, again=True)
+    assert not bench.stopwatch.doubt(bench.time(fast, slower))
+    assert bench.stopwatch.slowest_ms == pytest.approx(1.3 * 25.0), "of this session"
+    assert bench.stopwatch.doubt(bench.time(fast, Does(ms=50.0))), "a neighbour that comes is told as ever"
+
+
 def test_of_a_first_call_the_time_of_a_start_is_kept() -> None:
     timing = Bench(objective="first-call").time(Does.faster(2.0))
     assert timing.start_ms == timing.latency_ms.median

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.study.stand_ins import FAST, MACHINE, NEXT, Said, signature, trial
-from togi.core.records import REFERENCE_RECIPE, Facts, Outcome
+from tests.study.stand_ins import FAST, MACHINE, NEXT, SLOW, Said, signature, trial
+from togi.core.records import REFERENCE_RECIPE, Facts, Outcome, Trial
 from togi.core.settings import Settings
 from togi.journal import Journal
 from togi.study.open_study import OpenStudy
@@ -19,9 +19,9 @@ from togi.techniques import recipe
 from togi.worker.deadline import Deadline
 
 
-def session(journal: Journal, name: str = "net.py:make", *, resume: bool = True) -> OpenStudy:
+def session(journal: Journal, name: str = "net.py:make", *, resume: bool = True, **settings: Any) -> OpenStudy:
     pool: Any = SimpleNamespace(export_s=0.0, deadline=Deadline())  # no process is started
-    subject = TunedSubject(pool, name, Facts(machine=MACHINE, module_class="Net"), signature(), Settings())
+    subject = TunedSubject(pool, name, Facts(machine=MACHINE, module_class="Net"), signature(), Settings(**settings))
     return OpenStudy.open(subject, "", journal, Said(), started=time.monotonic(), resume=resume)
 
 
@@ -51,6 +51,39 @@ def test_what_the_machine_disturbed_is_tried_again_by_the_same_command(tmp_path:
         assert not third.log.claim(FAST)
         assert set(third.search.finalists(4)) == {FAST, NEXT}
         assert cost_s > 2 * session(journal, resume=False).search.cost_s(FAST), "what it took is known"
+
+
+@pytest.mark.parametrize(("minutes", "again"), [(3, [False, True, False, False]), (20, [True, True, False, False])])
+def test_what_had_less_time_than_now_or_was_missing_is_tried_again(
+    tmp_path: Path, minutes: int, again: list[bool]
+) -> None:
+    """With --trial-timeout 20m, or once it is installed: nothing else would have it tried in this study."""
+    late, missing, hanging, wrong = FAST, NEXT, SLOW, recipe(torch_compile={"mode": "default"}, no_grad={})
+    with Journal.open(tmp_path / "journal.sqlite") as journal:
+        log = session(journal, trial_timeout_s=180.0).log
+        log.append(trial(REFERENCE_RECIPE, 1.0))
+        log.append(Trial(recipe=late, outcome=Outcome.TIMED_OUT, stage="build", cost_s=180.4))
+        log.append(Trial(recipe=missing, outcome=Outcome.MISSING, stage="build", cost_s=9.0))
+        log.append(Trial(recipe=hanging, outcome=Outcome.TIMED_OUT, stage="measure", cost_s=30.0))
+        log.append(Trial(recipe=wrong, outcome=Outcome.WRONG, cost_s=30.0))
+        second = session(journal, trial_timeout_s=60.0 * minutes)
+        untried = {left.technique for left in second.search.untried()}
+        names = ("openvino", "onnxruntime", "torchscript", "torch_compile")
+        assert [name in untried for name in names] == again
+        assert [second.log.claim(each, second.settles) for each in (late, missing, hanging, wrong)] == again
+
+
+@pytest.mark.parametrize(("given", "again"), [("1GiB", False), ("1.2GiB", False), ("2GiB", True)])
+def test_what_needed_more_memory_than_it_might_take_is_tried_again_where_it_may_take_more(
+    tmp_path: Path, given: str, again: bool
+) -> None:
+    """What others had taken of the machine is no fault of a recipe."""
+    with Journal.open(tmp_path / "journal.sqlite") as journal:
+        log = session(journal).log
+        log.append(Trial(recipe=FAST, outcome=Outcome.OUT_OF_MEMORY, memory_bytes=1 << 30, cost_s=9.0))
+        second = session(journal, trial_memory_bytes=given)
+        assert ("openvino" in {left.technique for left in second.search.untried()}) is again
+        assert second.log.claim(FAST, second.settles) is again
 
 
 def test_what_earlier_sessions_took_counts_once(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from togi.core.choices import AccuracyMeasure, Direction, Objective
 from togi.core.errors import ArtifactError, SubjectError, TogiError
 from togi.core.judging import Judging
 from togi.core.permits import Permit, permitting
-from togi.core.records import ErrorReport, Interval, Outcome, Trial
+from togi.core.records import ErrorReport, Interval, Noise, Outcome, Trial
 from togi.decide.gate import Answer
 from togi.machine.describe import machine
 from togi.study import verification
@@ -336,7 +336,8 @@ def verified(
         (FASTER, ENDLESS, Answer.UNDECIDED, "do not show whether it is faster"),
         (SAME, WIDE, Answer.UNDECIDED, "do not show whether it is slower than the original"),
         (SAME, SLOWER, Answer.FAILED, "but slower than the original"),
-        (None, SAME, Answer.PASSED, "and not slower than the original"),
+        (None, SAME, Answer.PASSED, "and not slower than the original: 1.00x"),
+        (None, interval(0.965, 0.97, 0.975), Answer.PASSED, "slower than the original by more than the 4.0 % that"),
         (SLOWER, SLOWER, Answer.UNDECIDED, "do not show whether it is slower than it was"),
         (HALF, HALF, Answer.PASSED, "and not slower than it was"),
         (HALF, interval(0.1, 0.11, 0.12), Answer.FAILED, "but slower than it was"),
@@ -354,6 +355,21 @@ def test_what_was_faster_must_be_faster(
     assert found is answer
     assert said in verdict
     assert verdict.startswith({"passed": "Proven", "failed": "Not proven", "undecided": "Undecided"}[answer])
+
+
+@pytest.mark.parametrize(
+    ("noise", "said"),
+    [
+        (Noise(spread=1.64), "(times vary by 164%)"),
+        (Noise(stolen=0.4), "(the hypervisor took 40% of the machine's time)"),
+    ],
+)
+@pytest.mark.parametrize("now", [FASTER, SAME, SLOWER])
+def test_on_a_machine_that_is_mostly_not_ours_no_speed_is_judged(now: Interval, noise: Noise, said: str) -> None:
+    answer, verdict = verification._fast(now, FASTER, noise)
+    assert answer is Answer.UNDECIDED
+    assert f"it is right, but the machine was too disturbed to judge its speed {said}" in verdict
+    assert "Tune again" not in verdict
 
 
 def test_being_fast_does_not_make_it_right(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

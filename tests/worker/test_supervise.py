@@ -67,6 +67,16 @@ def server_of(process: subprocess.Popen[bytes], channel: socket.socket) -> Any:
     return server
 
 
+@pytest.mark.parametrize(("outcome", "kept"), [(Outcome.OUT_OF_MEMORY, 1 << 30), (Outcome.FAILED, None)])
+def test_what_ran_out_of_memory_says_how_much_it_might_take(
+    process: subprocess.Popen[bytes], tmp_path: Path, outcome: Outcome, kept: int | None
+) -> None:
+    ours, _ = socket.socketpair()
+    job = TryRecipe(log=str(tmp_path / "log"), recipe=Recipe())
+    trial = RunningTrial.begin(server_of(process, ours), job, Limits(memory_bytes=1 << 30), "it")
+    assert trial.end(outcome, "so it ended", "build").record().memory_bytes == kept
+
+
 def test_what_gives_way_is_paused_and_goes_on(process: subprocess.Popen[bytes], tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
     server = server_of(process, ours)

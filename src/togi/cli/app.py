@@ -124,11 +124,22 @@ def _print(text: str) -> None:
         print(printable(text), file=written)
 
 
+_MENDS = {
+    "ENOSPC": "Free space",
+    "EDQUOT": "Free space",
+    "ENOMEM": "End what else takes memory",
+    "EAGAIN": "End some of the processes that run here",
+    "EMFILE": "Allow more open files (ulimit -n)",
+    "ENFILE": "End some of the processes that run here",
+}
+"""By the name of an error of the system, which some systems lack."""
+
+
 def _file_problem(error: OSError) -> str:
-    where = f" {error.filename}" if error.filename else ""
-    full = errno.errorcode.get(error.errno or 0) in ("ENOSPC", "EDQUOT")  # the latter is not known everywhere
-    mend = "Free space" if full else "Create the folder, or name another place"
+    where = f": {error.filename}" if error.filename else ""
+    otherwise = "Create the folder, or name another place" if where else "Mend what causes that"
+    mend = _MENDS.get(errno.errorcode.get(error.errno or 0, ""), otherwise)
     return (
-        f"{error.strerror or error}:{where}. {mend}, then run the same command again: the trials that a study has "
+        f"{error.strerror or error}{where}. {mend}, then run the same command again: the trials that a study has "
         "finished are in its journal."
     )

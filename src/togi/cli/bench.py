@@ -101,7 +101,7 @@ def bench(
     from togi.render.json import comparison_json
     from togi.render.progress import watch
     from togi.study.comparison import read_comparison
-    from togi.study.slowdown import cases_of
+    from togi.study.slowdown import cases_of, other_conditions
 
     if against is not None and fail_if_slower is None:
         raise typer.BadParameter("--against names what to compare with; give --fail-if-slower too, such as 5%")
@@ -125,16 +125,16 @@ def bench(
                 progress=progress,
                 native=not no_native,
             )
-        cases += cases_of(comparison, fail_if_slower, before)
-        if json:
-            print_json(comparison_json(comparison, cases, exit_undecided))
-        else:
+        if not json:
             from togi.render.comparison_text import comparison_text
 
             print_text(stdout(), comparison_text(comparison))
-        if before is not None and (different := comparison.machine.differences(before.machine)):
-            say(f"the earlier comparison was made under other conditions: {'; '.join(different)}")
-        for case in cases:
-            if case.answer in (Answer.FAILED, Answer.UNDECIDED):
-                say(case.said)
+        cases += cases_of(comparison, fail_if_slower, before)  # raises where the earlier one is of something else
+        if json:
+            print_json(comparison_json(comparison, cases, exit_undecided))
+        told = [case.said for case in cases if case.answer in (Answer.FAILED, Answer.UNDECIDED)]
+        if before is not None and not told and (conditions := other_conditions(comparison, before)):
+            told = [conditions]  # else the cases say it
+        for said in told:
+            say(said)
     return exit_code(cases, exit_undecided)

@@ -13,6 +13,7 @@ from typing_extensions import assert_never
 
 from togi.cli.output import for_readers, say
 from togi.core.backports import StrEnum
+from togi.core.printable import encodable
 
 if TYPE_CHECKING:
     from togi.lint.finding import CheckResult
@@ -116,6 +117,5 @@ def _write(text: str, file: Path | None) -> None:
     if file is not None:
         file.write_bytes(text.encode("utf-8", errors="replace"))
         return
-    encoding = sys.stdout.encoding or "utf-8"
     with for_readers(sys.stdout):
-        sys.stdout.write(text.encode(encoding, errors="replace").decode(encoding))
+        sys.stdout.write(encodable(text, sys.stdout))

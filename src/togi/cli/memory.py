@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -151,11 +151,14 @@ def _gate(cases: list[Case], subject: str, needed: tuple[int, int], fail_over: i
     from togi.core.quantities import size
     from togi.decide.gate import Answer, Case, below, exit_code
 
-    low, high = map(size, needed)
     answer = Answer.PASSED if fail_over is None else below(fail_over, *needed)
+    equal = fail_over is not None and answer is not Answer.PASSED and size(fail_over) in map(size, needed)
+    # rounded, it would be the limit that it exceeds
+    shown: Callable[[float], str] = (lambda count: f"{count:,} bytes") if equal else size
+    low, high = map(shown, needed)
     said = f"the peak of {high}" if low == high else f"the peak, {low} to {high},"
     if answer is not Answer.PASSED and fail_over is not None:
-        limit = f"above --fail-over {size(fail_over)}"
+        limit = f"above --fail-over {shown(fail_over)}"
         failed = answer is Answer.FAILED
         said = f"{said} is {limit}" if failed else f"the figures do not show whether {said} is {limit}"
         say(f"togi memory: {said}")

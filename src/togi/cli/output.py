@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import sys
 import time
@@ -12,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from togi.core.errors import OutputExistsError, TogiError
 from togi.core.plain_files import NotPlainError, read_plain
-from togi.core.printable import printable, to_nobody
+from togi.core.printable import encodable, printable, to_nobody
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -55,10 +56,9 @@ def say(text: str) -> None:
 
 def tell(text: str, *, end: str = "\n") -> None:
     """A result on standard output."""
-    import typer  # a script that is run has no results of togi, and cannot spare the time
-
-    with for_readers(sys.stdout):
-        typer.echo(printable(text) + end, nl=False)
+    with for_readers(sys.stdout) as written:
+        written.write(f"{encodable(printable(text), written)}{end}")
+        written.flush()
 
 
 def print_text(console: Console, text: RenderableType) -> None:
@@ -86,6 +86,8 @@ def check_report_path(path: Path, force: bool) -> None:
         raise OutputExistsError(
             f"the folder {path.absolute().parent} does not exist: create it, or choose another place"
         )
+    if _is_special(path):
+        raise OutputExistsError(f"{path} is not a plain file, and writing would replace it: give the name of a file")
     if path.exists() and not force and not _is_report(path):
         raise OutputExistsError(f"{path} exists and is not a report of togi: choose another name, or give --force")
 
@@ -121,8 +123,8 @@ def _umask() -> int:
 
 @contextmanager
 def junit_report(path: Path | None, gate: str, name: str, undecided: int = 1) -> Iterator[list[Case]]:
-    """For the block to fill: the cases that ``path`` then shows as JUnit XML. An error that togi raises is one too,
-    of that name. An earlier file is removed first, lest it be taken for this run's; None: nothing is written.
+    """For the block to fill: the cases that ``path`` then shows as JUnit XML. What the block raises is an error among
+    them, of that name. An earlier report is removed first, lest it be taken for this run's; None: nothing is written.
     ``undecided``: the exit code if the figures do not decide."""
     from togi.decide.gate import Answer, Case
     from togi.render.junit import junit_xml
@@ -130,19 +132,39 @@ def junit_report(path: Path | None, gate: str, name: str, undecided: int = 1) ->
     cases: list[Case] = []
     if path is not None:
         check_report_path(path, force=True)
+        if path.exists() and not _begins(path, b"", b"<?xml", b"<testsuite"):
+            raise OutputExistsError(f"{path} exists and is not JUnit XML: choose another name")
         path.unlink(missing_ok=True)
     began = time.monotonic()
     try:
         yield cases
-    except TogiError as error:
-        cases.append(Case(name=name, said=str(error), answer=Answer.ERROR))
+    except Exception as error:  # whatever the cases say by now, the command does not end as they do
+        said = str(error) if isinstance(error, TogiError) else f"{type(error).__name__}: {error}".rstrip(": ")
+        cases.append(Case(name=name, said=said, answer=Answer.ERROR))
+        raise
+    except BaseException:
+        cases.clear()  # it was interrupted: there is no result
         raise
     finally:
         if path is not None and cases:
             write_whole(junit_xml(gate, cases, time.monotonic() - began, undecided), path)
 
 
+def _is_special(path: Path) -> bool:
+    """A pipe, a device, or what stands for an open file, as ``/dev/stdout`` does."""
+    folder = os.path.realpath(path.absolute().parent)
+    return (path.exists() and not path.is_file()) or folder == "/dev" or folder.startswith("/proc/")
+
+
 def _is_report(path: Path) -> bool:
     with suppress(NotPlainError):
         return b'name="generator" content="togi' in read_plain(path, 2000)
+    return False
+
+
+def _begins(path: Path, *beginnings: bytes) -> bool:
+    """Whether a file begins with one of these; with none: it is empty."""
+    with suppress(NotPlainError):
+        beginning = read_plain(path, 200).removeprefix(codecs.BOM_UTF8).lstrip()
+        return any(beginning.startswith(each) if each else not beginning for each in beginnings)
     return False

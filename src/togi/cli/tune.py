@@ -102,8 +102,6 @@ def _show(result: StudyResult, *, out: Path | None, report: Path | None, json: b
     from togi.study.conclusion import unsaved
 
     study = result.record
-    if report is not None:
-        write_report(study, report)
     saved = out if result.artifact is not None else None  # what else lies there is an earlier study's
     if json:
         print_json(study_json(study))
@@ -112,9 +110,12 @@ def _show(result: StudyResult, *, out: Path | None, report: Path | None, json: b
         artifact = str(saved) if saved is not None else None
         shown = study_text if verbose else study_screen
         print_text(console, shown(study, width=console.width, artifact=artifact))
-    for label, path in (("artifact", saved), ("report", report)):
-        if path is not None:
-            (say if json else tell)(f"{label}: {path}")
+    say_where = say if json else tell
+    if saved is not None:
+        say_where(f"artifact: {saved}")
+    if report is not None:  # last: what else there is has been said where it cannot be written
+        write_report(study, report)
+        say_where(f"report: {report}")
     if out is not None and saved is None:
         nothing = "nothing was chosen (the verdict says why)"
         why = nothing if study.best is None else unsaved(result.best.trial)

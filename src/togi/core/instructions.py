@@ -19,6 +19,8 @@ EXACT_ONEDNN_INT8 = "onednn_int8"
 
 _AVX512_CORE = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"})
 _VNNI = frozenset({"avx512_vnni", "avx_vnni"})
+DECIDING = _AVX512_CORE | _VNNI | {"avx2"}
+"""Flags of a processor by which ``saturates`` decides."""
 _LIMITS_WITHOUT_VNNI = frozenset({"SSE41", "AVX", "AVX2", "AVX512_CORE"})
 _LIMITS_TO_AVX2 = frozenset({"AVX2_VNNI", "AVX2_VNNI_2"})
 """With these the VNNI of AVX-512 is ruled out, so that a processor without that of AVX computes as with AVX2 alone."""

@@ -32,6 +32,14 @@ def one_line(text: str) -> str:
     return " ".join(printable(text).replace("\t", " ").split("\n"))
 
 
+def encodable(text: str, stream: IO[str]) -> str:
+    """``text`` with a question mark for each character that the stream's encoding cannot say."""
+    if text.isascii():
+        return text
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return text.encode(encoding, errors="replace").decode(encoding)
+
+
 def to_nobody(stream: IO[str]) -> None:
     """Whatever is written to it from now on goes nowhere, also what Python itself writes of it when it ends: its reader
     has closed the pipe."""

@@ -197,6 +197,12 @@ def percent(share: float) -> str:
     return f"{share * 100:.0f} %" if share >= 0.095 or share == 0 else f"{share * 100:.1f} %"
 
 
+def exact_percent(share: float) -> str:
+    """As ``percent``, with as many digits as it takes: of a limit that somebody set."""
+    text = percent(share)
+    return text if math.isclose(float(text.removesuffix(" %")), share * 100, rel_tol=1e-9) else f"{share * 100:.10g} %"
+
+
 def plural(count: int, noun: str) -> str:
     """``1 layer``, ``3 layers``, ``1,204 layers``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -153,14 +153,22 @@ class Machine(Record):
         """How 8-bit products are added up. Processors of one name (``AMD EPYC`` of a cloud) differ in it."""
         return "saturating" if saturates(self.cpu_flags, self.onednn_limit) else "exact"
 
-    def differences(self, other: Machine) -> list[str]:
-        """The checked fields in which ``other`` differs, as sentences."""
+    def differences(self, other: Machine, *, python: bool = False) -> list[str]:
+        """The checked fields in which ``other`` differs, as sentences. ``python``: its version too, since small calls
+        depend on it."""
         checked = ("cpu_model", "int8_sums", "onednn_limit", "cpu_cores", "threads", "gpu", "gpu_driver")
         facts = [(field, getattr(self, field), getattr(other, field)) for field in checked]
+        if python:
+            facts.append(("python", _minor(self.python), _minor(other.python)))
         packages = sorted(self.versions.keys() | other.versions.keys())
         none = "not installed"
         facts += [(name, self.versions.get(name, none), other.versions.get(name, none)) for name in packages]
         return [f"{name}: {here!r} here, {there!r} there" for name, here, there in facts if here != there]
+
+
+def _minor(python: str) -> str:
+    """The version without its last part."""
+    return ".".join(python.split(".")[:2])
 
 
 PHASES = ("forward", "loss", "forward and loss", "backward", "optimizer", "the rest")
@@ -521,6 +529,8 @@ class Trial(Record):
     """Why it was refused, where that is not that it does not apply."""
     layers: LayerPrices | None = None
     """Of the recipe with all operators in 8 bits, once ``togi precision`` has measured it layer by layer."""
+    memory_bytes: int | None = None
+    """What it might take, where that was not enough."""
 
     @property
     def eligible(self) -> bool:
@@ -531,6 +541,15 @@ class Trial(Record):
     def judged(self) -> bool:
         """It ended in a way that counts: what the machine disturbed is tried again when it is quiet."""
         return self.outcome is not Outcome.UNSTABLE
+
+    def settled(self, timeout_s: float, memory_bytes: float | None = None) -> bool:
+        """A later session with so much time and memory (None: not known) for a trial need not try it again. What was
+        missing may be there now, and what had too little of either may have enough."""
+        if self.outcome is Outcome.TIMED_OUT and self.timing is None and self.stage in _GETTING_READY:
+            return self.cost_s >= timeout_s
+        if self.outcome is Outcome.OUT_OF_MEMORY and self.memory_bytes is not None and memory_bytes is not None:
+            return memory_bytes <= _MORE_MEMORY_X * self.memory_bytes
+        return self.judged and self.outcome is not Outcome.MISSING
 
     @property
     def unused(self) -> Unused | None:
@@ -545,6 +564,10 @@ class Trial(Record):
         return None if self.timing is None else MeasuredTrial(self, self.timing)
 
 
+_MORE_MEMORY_X = 1.25
+"""By less than this what is free varies from moment to moment."""
+_GETTING_READY = ("start", "build", "verify", "validate", "warm")
+"""Stages of a trial for which its time is."""
 _UNUSED = {
     Outcome.REFUSED: Unused.DOES_NOT_APPLY,
     Outcome.MISSING: Unused.NOT_INSTALLED,

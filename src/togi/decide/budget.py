@@ -37,7 +37,10 @@ class Budget(Record):
         for kind in _MEASURES:
             limit, value = kind.limit(self), kind.of(trial)
             if limit is not None and value > limit:
-                return kind.exceeded.format(kind.text(value), kind.text(limit))
+                said, allowed = kind.text(value), kind.text(limit)
+                if said == allowed:  # but for what is rounded away
+                    said, allowed = kind.exact(value), kind.exact(limit)
+                return kind.exceeded.format(said, allowed)
         return ""
 
     def fits(self, trial: MeasuredTrial) -> bool:
@@ -68,6 +71,7 @@ class _Measure:
     of: Callable[[MeasuredTrial], float]
     text: Callable[[float], str]
     in_full: Callable[[float], str]
+    exact: Callable[[float], str]
     exceeded: str
     least: str
 
@@ -81,6 +85,10 @@ def _size(count: float) -> str:
     return size(count) if math.isfinite(count) else "an unknown amount"
 
 
+def _bytes(count: float) -> str:
+    return f"{size(count)} ({int(count):,} bytes)" if math.isfinite(count) else _size(count)
+
+
 def _milliseconds_of(seconds: float | None) -> float | None:
     return None if seconds is None else seconds * 1e3
 
@@ -90,7 +98,8 @@ _MEASURES = (
         limit=lambda budget: budget.max_memory_bytes,
         of=memory_of,
         text=_size,
-        in_full=lambda count: f"{size(count)} ({int(count):,} bytes)",
+        in_full=_bytes,
+        exact=_bytes,
         exceeded="it needs {} of memory, the limit is {}",
         least="fits into {limit}; the smallest is {label}: {least}, at {speed} the speed of plain eager",
     ),
@@ -99,6 +108,7 @@ _MEASURES = (
         of=lambda trial: trial.timing.waited_ms,
         text=milliseconds,
         in_full=milliseconds,
+        exact=lambda ms: f"{ms:.10g} ms",
         exceeded="a call takes {}, the limit is {}",
         least="answers a call within {limit}; the quickest is {label}: {least}",
     ),
@@ -107,6 +117,7 @@ _MEASURES = (
         of=lambda trial: trial.timing.start_ms or 0.0,
         text=milliseconds,
         in_full=milliseconds,
+        exact=lambda ms: f"{ms:.10g} ms",
         exceeded="it gives its first answer {} after its files are loaded, the limit is {}",
         least="gives its first answer within {limit}; the quickest is {label}: {least}",
     ),

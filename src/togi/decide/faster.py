@@ -108,6 +108,11 @@ def conclusive(speedup_x: Interval) -> bool:
     return away_x >= FAR_X or ends.high / ends.low <= max(CONCLUSIVE_X, away_x)
 
 
+def beyond_disturbance(speedup_x: Interval) -> bool:
+    """The two are further apart than a busy machine puts them."""
+    return not 1 / DISTURBANCE_X <= speedup_x.median <= DISTURBANCE_X
+
+
 def _bounded(speedup_x: Interval) -> Interval:
     """With the ends that no disturbance exceeds, where too few rounds gave it none."""
     low = speedup_x.low if speedup_x.low > 0 else speedup_x.median / DISTURBANCE_X

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from togi.core.backports import StrEnum
-from togi.core.quantities import TOO_FEW_ROUNDS, bounds, percent, times
+from togi.core.quantities import TOO_FEW_ROUNDS, bounds, exact_percent, percent, times
 from togi.core.records import Interval, Record
 from togi.decide.faster import MARGIN, PROCESS_BIAS, Criterion, Speed, conclusive
 
@@ -87,13 +87,37 @@ def slower_case(name: str, than: str, share: float, ratio: Interval, *, comparis
     """Whether ``name`` is slower than ``than`` by more than ``share``: the answer, in a sentence without its full stop.
     ``comparisons``: as for ``slower_than``."""
     answer = slower_than(share, ratio, comparisons=comparisons)
-    by_more = f"than {than} by more than {percent(share)}"
+    least_x, most_x = (1 / end if end > 0 else 0.0 for end in (ratio.high, ratio.low))
+    beyond_x = {Answer.PASSED: most_x, Answer.UNDECIDED: least_x}.get(answer, 0.0)
+    by_more = f"than {than} by more than {exact_percent(share)}{_spared(share, beyond_x, comparisons)}"
     sentences = {
         Answer.FAILED: f"{name} is slower {by_more} beyond doubt",
         Answer.PASSED: f"{name} is not slower {by_more}",
         Answer.UNDECIDED: f"The figures do not show whether {name} is slower {by_more}",
     }
     return Case(name=name, said=f"{sentences[answer]}: {speed(ratio)}", answer=answer)
+
+
+def faster_case(name: str, than: str, share: float, ratio: Interval, *, comparisons: int) -> Case:
+    """Whether ``name`` has more than ``1 + share`` times the speed of ``than``, in the same way."""
+    answer = faster_than(share, ratio, comparisons=comparisons)
+    beyond_x = {Answer.FAILED: ratio.high, Answer.UNDECIDED: ratio.low}.get(answer, 0.0)
+    by_more = f"than {than} by more than {exact_percent(share)}{_spared(share, beyond_x, comparisons)}"
+    sentences = {
+        Answer.FAILED: f"{name} is not faster {by_more}",
+        Answer.PASSED: f"{name} is faster {by_more} beyond doubt",
+        Answer.UNDECIDED: f"The figures do not show whether {name} is faster {by_more}",
+    }
+    return Case(name=name, said=f"{sentences[answer]}: {speed(ratio)}", answer=answer)
+
+
+def _spared(share: float, beyond_x: float, comparisons: int) -> str:
+    """What a gate forgives besides the share, in words behind it, where ``beyond_x``, the end that the sentence speaks
+    of, is forgiven by that alone: "not slower by more than 5 %" would contradict the 0.93x the speed next to it."""
+    limit_x = _criterion(share, comparisons).band_x
+    if not 1 + share < beyond_x <= limit_x:
+        return ""
+    return f" and the {percent(limit_x - 1 - share)} that measurements may differ by"
 
 
 def speed(ratio: Interval) -> str:

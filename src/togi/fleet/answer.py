@@ -30,6 +30,8 @@ class KindAnswer(Record):
     cpu: str = ""
     gpu: str | None = None
     threads: int = 0
+    device: str = "cpu"
+    """Where it was measured, ``cpu`` or ``cuda``: a machine may have a GPU that had no part in it."""
     recipe: str = ""
     """The choices of the chosen recipe."""
     latency_ms: Interval | None = None
@@ -96,7 +98,12 @@ class _MachinePart(_StudyPart):
     threads: int
 
 
+class _FactsPart(_StudyPart):
+    device: str = "cpu"
+
+
 class _StudyDocument(_StudyPart):
+    facts: _FactsPart = _FactsPart()
     machine: _MachinePart
     trials: tuple[_TrialPart, ...]
     verdict: str
@@ -122,6 +129,7 @@ def read_kind(folder: Path, kind: str, per_hour: float) -> KindAnswer:
         cpu=study.machine.cpu_model,
         gpu=study.machine.gpu,
         threads=study.machine.threads,
+        device=study.facts.device,
         recipe="" if chosen is None else chosen.recipe.label,
         latency_ms=latency_ms,
         per_million=None if latency_ms is None else per_million(latency_ms, per_hour),

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.version import Version
 from typing_extensions import Self
 
 from togi.core.caches import check_own
@@ -21,6 +22,7 @@ from togi.core.errors import JournalError, nearest
 from togi.core.plain_files import read_plain
 from togi.core.records import Facts, Record, Study, now
 from togi.core.settings import Settings
+from togi.core.version import version
 from togi.journal.database import (
     BUSY_TIMEOUT_S,
     MAGIC,
@@ -47,7 +49,8 @@ LOOKED_AT, REMEMBERED = 300, 40
 
 
 def study_key(subject: str, facts: Facts, settings: Settings, fingerprint: str = "") -> str:
-    """Names what a command studies, so that the same command finds its study again. The machine is added by ``study``.
+    """Names what a command studies, so that the same command finds its study again: in the same release of togi, since
+    another one may mend what failed. The machine is added by ``study``.
 
     Args:
         settings: of which those count that change what a trial shows (seed, allowed error, ...); not the time limit or
@@ -55,7 +58,8 @@ def study_key(subject: str, facts: Facts, settings: Settings, fingerprint: str =
         fingerprint: digest of weights and inputs, where the subject's name does not pin them (a live module).
     """
     lasting = facts.model_dump(mode="json", exclude=set(FLEETING))
-    text = json.dumps([subject, lasting, settings.as_json(lasting=True), fingerprint], sort_keys=True)
+    release = Version(version()).base_version
+    text = json.dumps([release, subject, lasting, settings.as_json(lasting=True), fingerprint], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

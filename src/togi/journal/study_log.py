@@ -20,6 +20,10 @@ LEASE_S = 3600.0
 """How long a claim counts when its process cannot be looked up from here (another host or container)."""
 
 
+def _judged(trial: Trial) -> bool:
+    return trial.judged
+
+
 @dataclass(frozen=True)
 class Conditions:
     """What else decides how trials of some recipes end: the data that these are calibrated on."""
@@ -112,15 +116,15 @@ class StudyLog:
         counted = ("", self.calibration())
         return sum(_conditions_of(recipe) not in counted for recipe in self._recipes())
 
-    def claim(self, recipe: Recipe) -> bool:
+    def claim(self, recipe: Recipe, settled: Callable[[Trial], bool] = _judged) -> bool:
         """Ask to work on ``recipe``. False: another living process does, or it has been finished, as what the machine
-        disturbed has not.
+        disturbed has not. ``settled``: whether a trial of it means that it was.
 
         A claim ends with ``append`` or ``release``, and with the life of its process.
         """
         with self._database.writing() as connection:
             recipe_id = self._id(recipe)
-            if self._finished(connection, recipe_id) or self._is_held(connection, recipe_id):
+            if self._finished(connection, recipe_id, settled) or self._is_held(connection, recipe_id):
                 return False
             connection.execute(
                 "INSERT OR REPLACE INTO claims (study, recipe, owner) VALUES (?, ?, ?)",
@@ -167,12 +171,14 @@ class StudyLog:
             rows = connection.execute("SELECT recipe FROM trials WHERE study = ? ORDER BY number", (self.id,))
             return [str(recipe) for (recipe,) in rows]
 
-    def _finished(self, connection: sqlite3.Connection, recipe: str) -> bool:
+    def _finished(self, connection: sqlite3.Connection, recipe: str, settled: Callable[[Trial], bool]) -> bool:
         row = connection.execute(
             "SELECT record, checksum FROM trials WHERE study = ? AND recipe = ? ORDER BY number DESC LIMIT 1",
             (self.id, recipe),
         ).fetchone()
-        return row is not None and self._database.verified(Trial, row[0], row[1], self.id, recipe).judged
+        if row is None:
+            return False
+        return settled(self._database.verified(Trial, row[0], row[1], self.id, recipe))
 
     def _is_held(self, connection: sqlite3.Connection, recipe: str) -> bool:
         row = connection.execute(

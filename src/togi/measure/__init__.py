@@ -4,7 +4,7 @@ from togi.measure.allocator import keep_freed_memory
 from togi.measure.interval import median_interval, ratio_interval, rounds_needed
 from togi.measure.local import LocalRunner
 from togi.measure.memory import MemoryMark, give_back_cache, held_by_others, mark_memory, measure_footprint
-from togi.measure.noise import noise_of, undisturbed, usable
+from togi.measure.noise import noise_of, undisturbed, usable, why_unusable
 from togi.measure.race import Runner, race
 from togi.measure.race_result import RaceEntry, RaceResult, RaceVerdict, together
 from togi.measure.streams import callers_on, wait_for
@@ -40,4 +40,5 @@ __all__ = [
     "usable",
     "wait_for",
     "warm",
+    "why_unusable",
 ]

@@ -52,6 +52,13 @@ def usable(noise: Noise) -> bool:
     return noise.spread <= UNUSABLE_SPREAD and noise.stolen <= UNUSABLE_STOLEN
 
 
+def why_unusable(noise: Noise) -> str:
+    """What there is too much of, in words."""
+    if noise.stolen > UNUSABLE_STOLEN and noise.spread <= UNUSABLE_SPREAD:
+        return f"the hypervisor took {noise.stolen:.0%} of the machine's time"
+    return f"times vary by {noise.spread:.0%}"
+
+
 def undisturbed(noise: Noise) -> bool:
     """Whether nobody else had the processor: where it was slower all the same, its own clock is."""
     shared = noise.waiting > WARN_WAITING or noise.stolen > WARN_STOLEN or noise.neighbours > WARN_NEIGHBOURS

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from togi.core.quantities import plural, relative, significant
 from togi.core.records import ErrorReport, Interval, Outcome
-from togi.decide.faithful import MAX_UNITS
+from togi.decide.faithful import MAX_UNITS, is_tie
 from togi.decide.gate import Answer
 from togi.render.rows import decisions
 from togi.render.terminal import STYLES, VERDICT_STYLES, bullets, clean, figure, memory, stack, table
@@ -109,6 +109,13 @@ def _at_size(contestant: Contestant, *, best: bool) -> tuple[Text, ...]:
     return (name, latency, figure(contestant.samples_per_s), speedup, memory(contestant.footprint))
 
 
+def _wrong(error: ErrorReport | None) -> str:
+    """What is wrong beyond numbers, of which a difference of none says nothing."""
+    if error is None or not error.problems or is_tie(error):
+        return ""
+    return f"it does not answer as the original does: {error.problems[0]}"
+
+
 def _about(comparison: Comparison) -> Iterator[str]:
     if comparison.train:
         yield (
@@ -135,4 +142,5 @@ def _about(comparison: Comparison) -> Iterator[str]:
         yield from (f"{name}: difference {relative(error.rmse)}, on its own samples" for name, error in errors.items())
     else:
         yield from (f"{c.name}: {c.reason}" for c in comparison.contestants if c.reason and c.outcome is Outcome.OK)
+    yield from dict.fromkeys(f"{c.name}: {said}" for c in comparison.contestants if (said := _wrong(c.error)))
     yield from dict.fromkeys(f"{c.name}: {said}" for c in comparison.contestants if (said := decisions(c.error)))

@@ -33,7 +33,8 @@ def _cost(kind: KindAnswer) -> float:
 def _row(kind: KindAnswer) -> Iterator[Text]:
     name = Text(clean(kind.kind) + (" *" if kind.on_front else ""), style="green" if kind.on_front else "")
     if kind.cpu:
-        name.append(f"\n{clean(kind.gpu or kind.cpu)}, {plural(kind.threads, 'thread')}", style="dim")
+        measured_on = kind.gpu if kind.device == "cuda" and kind.gpu else kind.cpu
+        name.append(f"\n{clean(measured_on)}, {plural(kind.threads, 'thread')}", style="dim")
     yield name
     yield figure(kind.per_million) if kind.per_million else Text()
     yield figure(kind.latency_ms) if kind.latency_ms else Text()

@@ -160,8 +160,9 @@ class NotebookProgress(WatchedProgress):
 @contextmanager
 def watch(subject: str, console: Console | None = None) -> Iterator[WatchedProgress]:
     """The progress object for a command, shown while the block runs."""
+    watched = console is not None or sys.stderr.isatty()  # rich takes a log for a terminal where FORCE_COLOR is set
     console = console or SafeConsole(stderr=True)
-    if not console.is_terminal or console.is_dumb_terminal:
+    if not watched or not console.is_terminal or console.is_dumb_terminal:
         yield PlainProgress(subject, console)
         return
     progress = LiveProgress(subject, console)

@@ -15,7 +15,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from togi.core.printable import printable, to_nobody
+from togi.core.printable import encodable, printable, to_nobody
 from togi.core.quantities import bounds, significant, size
 from togi.core.records import Footprint, Interval, Outcome
 
@@ -46,14 +46,18 @@ DOTS = "..."
 
 
 class SafeConsole(Console):
-    """Prints text as it is: square brackets are not markup, and no character steers the terminal but rich's own."""
+    """Prints text as it is, as far as the stream can say it: square brackets are not markup, and no character steers
+    the terminal but rich's own."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(highlight=False, markup=False, emoji=False, **given)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
-            yield segment if segment.control else Segment(printable(segment.text), segment.style)
+            if segment.control:
+                yield segment
+            else:
+                yield Segment(encodable(printable(segment.text), self.file), segment.style)
 
     def on_broken_pipe(self) -> None:
         """Rich would end the process with 1, whatever the command came to."""

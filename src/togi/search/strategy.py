@@ -116,10 +116,11 @@ class Search:
         max_trials: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``techniques``: all that are installed by default. ``disturbed``: trials of earlier sessions that the machine
-        disturbed, whose recipes are tried again: only what they cost is known. ``firsts``: what is tried before all
-        else, or is like it here (``Space.like``); by default the reference, and the original as it is called today once
-        something is faster than the reference, or nothing else is left (with effort ``quick`` only then).
+        """``techniques``: all that are installed by default. ``disturbed``: trials of earlier sessions that the
+        machine disturbed, or that may end otherwise now. Their recipes are tried again: only their cost is known.
+        ``firsts``: what is tried before all else, or is like it here (``Space.like``); by default the reference, and
+        the original as it is called today once something is faster than the reference, or nothing else is left (with
+        effort ``quick`` only then).
         ``experience``: of earlier studies. ``max_trials``: at most so many recipes, by default as many as the effort
         allows. ``clock``: seconds. Time is the settings' limit (``allow`` sets another).
 

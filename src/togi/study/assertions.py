@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 from togi.core.errors import UndecidedError
-from togi.core.quantities import percent
 from togi.core.records import Interval, Noise, Outcome
-from togi.decide.gate import Answer, Case, faster_than, slower_case, speed
-from togi.measure import usable
+from togi.decide.faster import beyond_disturbance
+from togi.decide.gate import Answer, Case, faster_case, faster_than, slower_case, slower_than
+from togi.measure import usable, why_unusable
 from togi.study.contestants import Contestant
 
-_LEAST_ADVISED = 0.01
+_WHOLE = range(1, 101)
+"""Shares in per cent that are advised."""
 
 
 def not_slower(contestants: Sequence[Contestant], share: float, noise: Noise, verdict: str) -> list[Case]:
     """That the first takes no longer than each other by more than ``share``. ``verdict``: of the comparison."""
 
     def case(name: str, other: str, speed_x: Interval, comparisons: int) -> Case:
-        found = unless_disturbed(slower_case(name, other, share, speed_x, comparisons=comparisons), noise)
-        enough = 1 / speed_x.low - 1 if speed_x.low > 0 else math.inf
-        return _with_advice(found, "assert_not_slower", enough)
+        found = slower_case(name, other, share, speed_x, comparisons=comparisons)
+        passed = (p for p in _WHOLE if slower_than(p / 100, speed_x, comparisons=comparisons) is Answer.PASSED)
+        return _with_advice(unless_disturbed(found, noise, speed_x), "assert_not_slower", next(passed, None))
 
     return _cases(contestants, verdict, case)
 
@@ -30,18 +30,21 @@ def faster(contestants: Sequence[Contestant], share: float, noise: Noise, verdic
     """That the first has more than ``1 + share`` times the speed of each other. ``verdict``: of the comparison."""
 
     def case(name: str, other: str, speed_x: Interval, comparisons: int) -> Case:
-        found = unless_disturbed(_faster_case(name, other, share, speed_x, comparisons), noise)
-        return _with_advice(found, "assert_faster", speed_x.low - 1)
+        found = faster_case(name, other, share, speed_x, comparisons=comparisons)
+        passed = (p for p in _WHOLE[::-1] if faster_than(p / 100, speed_x, comparisons=comparisons) is Answer.PASSED)
+        return _with_advice(unless_disturbed(found, noise, speed_x), "assert_faster", next(passed, None))
 
     return _cases(contestants, verdict, case)
 
 
-def unless_disturbed(case: Case, noise: Noise) -> Case:
+def unless_disturbed(case: Case, noise: Noise, speed_x: Interval) -> Case:
     """Undecided where the machine was mostly not ours: threads of one contestant that wait for each other lose a factor
-    of a hundred next to busy processes, and the other one nothing."""
+    of a hundred next to busy processes, and the other one nothing. What fails by more than that fails."""
     if usable(noise) or case.answer not in (Answer.PASSED, Answer.FAILED):
         return case
-    said = f"The machine was too disturbed to tell (times vary by {noise.spread:.0%}): it looks as if {case.said}"
+    if case.answer is Answer.FAILED and beyond_disturbance(speed_x):
+        return case
+    said = f"The machine was too disturbed to tell ({why_unusable(noise)}): it looks as if {case.said}"
     return case.model_copy(update={"answer": Answer.UNDECIDED, "said": said})
 
 
@@ -69,25 +72,13 @@ def _cases(
     return cases
 
 
-def _faster_case(name: str, other: str, share: float, speed_x: Interval, comparisons: int) -> Case:
-    answer = faster_than(share, speed_x, comparisons=comparisons)
-    by_more = f"than {other} by more than {percent(share)}"
-    sentences = {
-        Answer.FAILED: f"{name} is not faster {by_more}",
-        Answer.PASSED: f"{name} is faster {by_more} beyond doubt",
-        Answer.UNDECIDED: f"The figures do not show whether {name} is faster {by_more}",
-    }
-    return Case(name=name, said=f"{sentences[answer]}: {speed(speed_x)}", answer=answer)
-
-
-def _with_advice(case: Case, assertion: str, enough: float) -> Case:
-    """``enough``: the share with which the assertion would hold, if there is one."""
+def _with_advice(case: Case, assertion: str, holds: int | None) -> Case:
+    """``holds``: the per cent nearest to what was asked for with which the assertion would hold."""
     advice = ""
     if case.answer is Answer.UNDECIDED:
         advice = " Repeat it when the machine is quiet, or measure longer: togi.bench(..., time_limit_s=60)."
-    elif case.answer is Answer.FAILED and _LEAST_ADVISED <= enough <= 1:
-        whole = math.ceil(enough * 100) if assertion == "assert_not_slower" else math.floor(enough * 100)
-        advice = f' If that is meant, {assertion}("{whole}%") holds with these figures.'
+    elif case.answer is Answer.FAILED and holds is not None:
+        advice = f' If that is meant, {assertion}("{holds}%") holds with these figures.'
     return case.model_copy(update={"said": f"{case.said}.{advice}"})
 
 

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from togi.core.errors import TogiError, UndecidedError
+from togi.core.instructions import DECIDING
 from togi.core.plain_files import read_plain
 from togi.core.quantities import first_line, plural
 from togi.core.records import Interval, Machine, Record
 from togi.decide.faster import change
 from togi.decide.gate import Answer, Case, slower_case
 from togi.machine.describe import machine
+from togi.measure import usable, why_unusable
 from togi.study.assertions import unless_disturbed
 from togi.study.comparison import Comparison
 
@@ -41,6 +43,17 @@ class BaselineSpeed(Record):
                 f"too few rounds to keep or compare a speed: {comparison.verdict} Measure longer: time_limit_s=60"
             )
         return cls(over=comparison.contestants[1].name, speed_x=speed_x)
+
+    @classmethod
+    def to_keep(cls, comparison: Comparison) -> BaselineSpeed:
+        """As ``of``, for the file, with which later runs are compared. Raises UndecidedError also where the machine was
+        too disturbed."""
+        if not usable(comparison.noise):
+            raise UndecidedError(
+                f"the machine was too disturbed to keep a speed ({why_unusable(comparison.noise)}): write it on a "
+                f"quiet machine with {UPDATE}"
+            )
+        return cls.of(comparison)
 
 
 class Baseline(Record):
@@ -73,8 +86,8 @@ def next_to_baseline(path: Path, key: str, comparison: Comparison, share: float)
     was = _entry(path, key, comparison)
     now = BaselineSpeed.of(comparison)
     name = comparison.contestants[0].name
-    found = slower_case(name, "it was", share, change(now.speed_x, was.speed_x), comparisons=2)
-    case = unless_disturbed(found, comparison.noise)
+    ratio = change(now.speed_x, was.speed_x)
+    case = unless_disturbed(slower_case(name, "it was", share, ratio, comparisons=2), comparison.noise, ratio)
     advice = {
         Answer.UNDECIDED: f" Repeat it on a quiet machine, or measure longer (time_limit_s=60), also with {UPDATE}.",
         Answer.FAILED: f" If that is meant, write the baseline again with {UPDATE}.",
@@ -88,7 +101,7 @@ def write_speeds(path: Path, speeds: Mapping[str, BaselineSpeed]) -> str:
     Raises OSError where it cannot be written, and TogiError where the file is something else.
     """
     here, before = _lasting(machine()), read_baseline(path)
-    kept = {} if before is None or here.differences(before.machine) else before.speeds
+    kept = {} if before is None or here.differences(before.machine, python=True) else before.speeds
     baseline = Baseline(machine=here, speeds=dict(sorted({**kept, **speeds}.items())))
     part = path.with_name(f"{path.name}.part")
     part.write_text(f"{baseline.model_dump_json(indent=1)}\n", encoding="utf-8")
@@ -105,7 +118,7 @@ def _entry(path: Path, key: str, comparison: Comparison) -> BaselineSpeed:
             f"there is no speed of {key} in {path.name}, so nothing can be slower than it was: write it with {UPDATE}, "
             "on the machine that is to judge"
         )
-    if different := comparison.machine.differences(baseline.machine):
+    if different := comparison.machine.differences(baseline.machine, python=True):
         raise UndecidedError(
             f"the baseline in {path.name} comes from another machine ({'; '.join(different)}), and speeds of two "
             f"machines are not compared. Write one here with {UPDATE}, to a file of its own with --togi-baseline FILE"
@@ -122,7 +135,7 @@ def _entry(path: Path, key: str, comparison: Comparison) -> BaselineSpeed:
 def _lasting(here: Machine) -> Machine:
     """Without what is not compared: folders of compilers do not belong into a repository."""
     unused: dict[str, Any] = {
-        "cpu_flags": (),
+        "cpu_flags": tuple(flag for flag in here.cpu_flags if flag in DECIDING),
         "compiler": None,
         "c_compiler": None,
         "cuda_headers": None,

@@ -26,7 +26,7 @@ from togi.measure import RaceResult, race
 from togi.study.batch_sizes import ROUNDS, PerSample, by_size
 from togi.study.bench_pools import LIMITS, BenchPools, Side, is_artifact
 from togi.study.common_inputs import check_common_inputs
-from togi.study.comparison import Comparison
+from togi.study.comparison import Comparison, with_doubt
 from togi.study.contestants import Contestant
 from togi.study.parts import record_parts
 from togi.study.progress import Progress
@@ -124,6 +124,7 @@ def run_bench(
         common: dict[str, Any] = {
             "machine": here,
             "train": train,
+            "device": device.partition(":")[0],
             "batch_sizes": batch_sizes,
             "max_latency_s": max_latency_s,
             "notes": [*map(_in_words, {side.interpreter: None for side in sides.values()}), *pools.notes],
@@ -148,7 +149,7 @@ def run_bench(
             bench.time_phases(_PHASE_SHARE * race_s)
         raced = tuple(bench.raced(contestant, result) for contestant in field)
         compared = _comparison(raced, result, callers, common)
-        return by_size(compared, result) if batch_sizes else compared
+        return with_doubt(by_size(compared, result) if batch_sizes else compared)
 
 
 @dataclass

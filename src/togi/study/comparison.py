@@ -21,6 +21,7 @@ from togi.core.records import (
     Record,
 )
 from togi.decide.gate import Answer, Case
+from togi.measure import usable, why_unusable
 from togi.study.assertions import check, faster, not_slower
 from togi.study.contestants import BestSize, Contestant
 
@@ -37,6 +38,8 @@ class Comparison(Record):
     rounds: int = 0
     train: bool = False
     """Training steps were compared, not calls."""
+    device: str | None = None
+    """Where they ran, ``cpu`` or ``cuda``. None: an earlier version wrote it, which did not say."""
     callers: int = 1
     """How many called at once."""
     batch_sizes: tuple[int, ...] = ()
@@ -146,6 +149,14 @@ class Verification(Record):
     @property
     def case(self) -> Case:
         return Case(name=self.artifact, said=self.verdict, answer=self.answer)
+
+
+def with_doubt(found: Comparison) -> Comparison:
+    """Its verdict says where the machine was mostly not theirs: no gate and no assertion decides by such figures."""
+    if usable(found.noise):
+        return found
+    doubt = f"The machine was too disturbed to trust that ({why_unusable(found.noise)})."
+    return found.model_copy(update={"verdict": f"{found.verdict} {doubt}"})
 
 
 def read_comparison(path: Path) -> Comparison:

@@ -6,7 +6,8 @@ import shlex
 from collections.abc import Sequence
 
 from togi.core.choices import Objective
-from togi.core.quantities import bounds, milliseconds, plural, significant, times
+from togi.core.errors import JournalError
+from togi.core.quantities import bounds, milliseconds, plural, seconds, significant, times
 from togi.core.records import Choice, ProgramTree, Recipe, Study, Timing, Trial
 from togi.core.settings import Settings
 from togi.decide.budget import Budget
@@ -30,7 +31,7 @@ def conclude(study: OpenStudy, decision: Decision, program: ProgramTree | None =
     ended = {trial.recipe for trial in trials}
     given_up = {trial.recipe: trial for trial in study.given_up if trial.recipe not in ended}
     late = [trial for trial in given_up.values() if not trial.recipe.is_reference]
-    untried = untried or _untried([*trials, *late], program, settings)
+    untried = untried or _untried(study, trials, late, program)
     verdict = _verdict(decision, untried, settings, [*trials, *late], subject.facts.callers)
     record = study.log.header.model_copy(
         update={
@@ -50,15 +51,21 @@ def conclude(study: OpenStudy, decision: Decision, program: ProgramTree | None =
             "program": program,
         }
     )
-    study.log.decide(record)
+    try:
+        study.log.decide(record)
+    except JournalError as error:  # what was chosen and proven is there all the same
+        note = f"The journal does not hold this conclusion: {error}"
+        record = record.model_copy(update={"notes": (*record.notes, note), "verdict": f"{record.verdict} {note}"})
     study.progress.finished(record)
     return record
 
 
-def _untried(trials: Sequence[Trial], program: ProgramTree | None, settings: Settings) -> str:
-    """Why nothing but the original was tried, or not to the end; empty where something was."""
+def _untried(study: OpenStudy, ended: Sequence[Trial], late: Sequence[Trial], program: ProgramTree | None) -> str:
+    """Why nothing but the original was tried, or nothing to its end; empty where something was. ``late``: what the time
+    limit cut off."""
+    limit_s, search = study.budget.limit_s, study.search  # an effort's own may have been made longer
     parts = program.parts if program is not None else ()
-    if any(not trial.recipe.is_reference and trial.recipe.choices for trial in trials):
+    if any(not trial.recipe.is_reference and trial.recipe.choices for trial in ended):
         return ""
     if faster := [part for part in parts if part.speedup_x is not None]:
         return (
@@ -67,13 +74,21 @@ def _untried(trials: Sequence[Trial], program: ProgramTree | None, settings: Set
         )
     if any(part.tried for part in parts):
         return ""
+    if late and limit_s is not None:
+        more = f" (and {len(late) - 1} more)" if len(late) > 1 else ""
+        return (
+            f"Nothing was tried to its end: the time limit of {seconds(limit_s)} cut off {late[0].recipe.label}{more}. "
+            "Give a longer --time-limit"
+        )
     if reasons := [f"{part.key.path}: {part.reason}" for part in parts if part.reason]:
-        longer = ". Give a longer --time-limit" if settings.limit_s is not None else ""
+        longer = ". Give a longer --time-limit" if limit_s is not None else ""
         return f"Nothing could be tried on its parts ({'; '.join(reasons)}){longer}"
-    if settings.limit_s is None:
+    if limit_s is None or search.planned <= len(search.space.originals):
         return "Nothing could be tried here: every technique is refused, left out or missing"
+    if search.stopped and not search.out_of_time:
+        return f"Nothing was tried: {search.stopped}"
     return (
-        f"Nothing was tried: the time limit of {settings.limit_s:g} s was over once the original had been run, proven "
+        f"Nothing was tried: the time limit of {seconds(limit_s)} was over once the original had been run, proven "
         "and timed. Give a longer --time-limit"
     )
 

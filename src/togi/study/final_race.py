@@ -68,9 +68,7 @@ class FinalRace:
             study.stopwatch.pause()
             result, sure, doubt = self._once(running, min(budget_s, left_s), again=again)
         if doubt:
-            study.notes.append(
-                f"The finalists' race was too disturbed to be used ({doubt}), so their trials before it decide."
-            )
+            study.notes.append(f"The finalists' race could not be used ({doubt}), so their trials before it decide.")
             return result
         for process in running:
             if (timing := sure.get(process.name)) is not None:

@@ -235,7 +235,9 @@ class Finals:
                 running = []
                 for recipe in contenders:
                     folder = self._prover.proven[recipe]
-                    loaded = subject.pool.start_artifact(folder, recipe, subject.facts, subject.limits, check=None)
+                    loaded = subject.pool.start_artifact(
+                        folder, recipe, subject.facts, subject.limits, check=None, name=recipe.label
+                    )
                     stack.callback(loaded.close)
                     study.processes.make_ready(loaded, folder)
                     running.append(loaded)

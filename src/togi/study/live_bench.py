@@ -15,9 +15,9 @@ from togi.core.records import Interval, Outcome
 from togi.core.user_code import user_place
 from togi.decide.faster import WITHIN_PROCESS, Speed, conclusive
 from togi.machine.describe import machine
-from togi.measure import LocalRunner, RaceResult, race, rounds_needed, usable
+from togi.measure import LocalRunner, RaceResult, race, rounds_needed
 from togi.measure.race_result import of_each
-from togi.study.comparison import Comparison
+from togi.study.comparison import Comparison, with_doubt
 from togi.study.contestants import Contestant
 from togi.study.live import device_of, live_objects
 from togi.study.yardstick import NAME, Yardstick
@@ -135,8 +135,11 @@ def _comparison(result: RaceResult, device: str) -> Comparison:
         )
         for entry in result.entries
     )
-    found = Comparison(contestants=contestants, machine=machine(device), noise=result.noise, rounds=result.rounds)
-    return found.model_copy(update={"verdict": _verdict(found)})
+    found = Comparison(
+        contestants=contestants, machine=machine(device), device=device, noise=result.noise, rounds=result.rounds
+    )
+    found = found.model_copy(update={"verdict": _verdict(found)})
+    return found if any(entry.traceback for entry in result.entries) else with_doubt(found)
 
 
 def _verdict(found: Comparison) -> str:
@@ -146,10 +149,7 @@ def _verdict(found: Comparison) -> str:
         return f"Nothing is known: {failed[0].name} failed in its turn ({failed[0].reason})."
     first, *others = (contestant.name for contestant in found.contestants)
     said = [_stands(first, other, found.speed_x(other)) for other in others]
-    sentence = f"{'; '.join(said)}, after {plural(found.rounds, 'round')} in turns."
-    if not usable(found.noise):
-        sentence += f" The machine was too disturbed to trust that (times vary by {found.noise.spread:.0%})."
-    return sentence
+    return f"{'; '.join(said)}, after {plural(found.rounds, 'round')} in turns."
 
 
 def _stands(name: str, other: str, speed_x: Interval | None) -> str:

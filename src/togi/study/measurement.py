@@ -160,6 +160,10 @@ class Stopwatch:
             timing = timing.model_copy(update={"start_ms": timing.latency_ms.median})
         if running is not reference:  # alone, without turns in between, it is faster than it can be in any comparison
             self._calm_ms = min(self._calm_ms, timing.reference_ms)
+        slower_today = timing.reference_ms > _DISTURBED_TODAY_X * self._earlier_ms
+        as_this_session = timing.reference_ms <= _DISTURBED_X * self._calm_ms
+        if again and slower_today and as_this_session and not self.doubt(timing, again=True):
+            self._earlier_ms = math.inf  # measured twice, and shared with nobody: it is slower for good
         return timing
 
     @property

@@ -22,6 +22,7 @@ from togi.study.time_budget import TimeBudget, building_s
 from togi.study.tuned_subject import TunedSubject
 from togi.study.warm_processes import WarmProcesses
 from togi.techniques import Engine, all_techniques
+from togi.worker.supervise import spared_bytes
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class OpenStudy:
     """Sentences for the verdict."""
     earlier_s: float = 0.0
     """What earlier commands took, with which this study goes on."""
+    memory_bytes: float | None = None
+    """What a trial may take next to the reference; None: it is not known."""
     given_up: list[Trial] = field(default_factory=list)
     """Ended because the study has no more time for them: not kept, a study with more time tries them again."""
 
@@ -98,20 +101,21 @@ class OpenStudy:
         notes = list(log.notes)
         processes = WarmProcesses(subject, budget, notes, progress.trial_phase)
         startable = [trial for trial in trials if processes.can_start(trial.recipe)]
-        disturbed = {trial.recipe: trial for trial in latest(startable) if not trial.judged}
+        timeout_s, memory_bytes = settings.trial_timeout_s, _memory_bytes(facts, settings, log.last(subject.reference))
+        again = {t.recipe: t for t in latest(startable) if not t.settled(timeout_s, memory_bytes)}
         search = Search(
             facts,
             settings,
             all_techniques(),
-            [trial for trial in startable if trial.recipe not in disturbed],
-            disturbed=disturbed.values(),
+            [trial for trial in startable if trial.recipe not in again],
+            disturbed=again.values(),
             space=None if listed is None else Space.listing(listed(facts), facts, all_techniques()),
             firsts=firsts,
             experience=experience,
             max_trials=pace.max_trials,
         )
         parts = (subject, log, search, experience, budget, stopwatch, processes, progress, pace)
-        return cls(*parts, notes=notes, earlier_s=_took_s(log, trials))
+        return cls(*parts, notes=notes, earlier_s=_took_s(log, trials), memory_bytes=memory_bytes)
 
     def allow_for_best(self) -> None:
         """Time for the proof of the recipe that would be saved now is not given to trials."""
@@ -131,9 +135,23 @@ class OpenStudy:
             return {}
         return trial.phases_s
 
+    def settles(self, trial: Trial) -> bool:
+        """Whether it need not be tried again in this session."""
+        return trial.settled(self.subject.settings.trial_timeout_s, self.memory_bytes)
+
     def trials(self) -> list[Trial]:
         """Those of the log from which can be chosen."""
         return [trial for trial in self.log.trials() if self.processes.can_start(trial.recipe)]
+
+
+def _memory_bytes(facts: Facts, settings: Settings, reference: Trial | None) -> float | None:
+    """What a trial may take next to the reference. None: it is not known, as of a GPU."""
+    if facts.device == "cuda":
+        return None
+    if settings.trial_memory_bytes is not None:
+        return settings.trial_memory_bytes
+    spared, footprint = spared_bytes(), None if reference is None else reference.footprint
+    return None if spared is None else spared - (0 if footprint is None else footprint.total_bytes)
 
 
 def _calibrates(recipe: Recipe) -> bool:

@@ -53,7 +53,7 @@ class StudyRunner:
         """What everything relates to. Raises SubjectError where it fails twice."""
         self.explore(0.0)
         log, budget, reference = self.study.log, self.study.budget, self.study.subject.reference
-        while (last := log.last(reference)) is None and not log.claim(reference):
+        while (last := log.last(reference)) is None and not log.claim(reference, self.study.settles):
             if budget.left_s <= 0:
                 raise OutOfTime(
                     "the time limit was over while another process still worked on the original. Give a longer "
@@ -107,7 +107,7 @@ class StudyRunner:
             left_s = self._timeout_s if candidate.is_reference else ends - self._clock()
             if left_s <= 0:
                 return
-            if not log.claim(candidate):
+            if not log.claim(candidate, self.study.settles):
                 self._catch_up()
                 continue
             progress.message(search.why(candidate))
@@ -122,14 +122,14 @@ class StudyRunner:
         log = self.study.log
         for recipe in recipes:
             while not self._is_done(recipe) and (left_s := self.study.budget.left_s) > 0:
-                if log.claim(recipe):
+                if log.claim(recipe, self.study.settles):
                     self._try(recipe, left_s)
                     break
                 self._catch_up()
 
     def _is_done(self, recipe: Recipe) -> bool:
         last = self.study.log.last(recipe)
-        return last is not None and (last.judged or recipe in self._had_turn)
+        return last is not None and (self.study.settles(last) or recipe in self._had_turn)
 
     def promises(self, seconds: float) -> float:
         """``Search.promises`` with so much time left."""
@@ -142,7 +142,7 @@ class StudyRunner:
         reference = study.log.last(study.subject.reference)
         takes_s = 0.0 if reference is None else reference.cost_s
         wanted = original in study.search.space.originals and not self._is_done(original)
-        if wanted and left_s > takes_s and study.log.claim(original):
+        if wanted and left_s > takes_s and study.log.claim(original, study.settles):
             study.progress.message(study.search.why(original))
             self._try(original, left_s)
 

@@ -11,12 +11,13 @@ from togi.core.choices import Objective
 from togi.core.errors import SubjectError, TogiError
 from togi.core.judging import Judging
 from togi.core.permits import Permit, permitted
-from togi.core.quantities import bounds, times
-from togi.core.records import Interval, Outcome
+from togi.core.quantities import bounds, percent, times
+from togi.core.records import Interval, Noise, Outcome
 from togi.decide.faithful import accept, is_tie
-from togi.decide.faster import BETWEEN_PROCESSES, MARGIN, change
+from togi.decide.faster import BETWEEN_PROCESSES, MARGIN, PROCESS_BIAS, beyond_disturbance, change
 from togi.decide.gate import Answer, slower_than
 from togi.decide.paired import said
+from togi.measure import usable, why_unusable
 from togi.study.bench import run_bench
 from togi.study.comparison import Verification
 from togi.study.contestants import Contestant
@@ -92,7 +93,7 @@ def verify_artifact(
         answer = Answer.PASSED
         verdict = "it is right (how soon it gives its first answer is measured by 'togi tune' alone)"
     else:
-        answer, verdict = _fast(tuned.speedup_x, before)
+        answer, verdict = _fast(tuned.speedup_x, before, comparison.noise)
     verdict += _of_other_data(manifest, tuned) + _not_asked(manifest, judging, data, metric)
     if (lacking := artifact_lacks(artifact, manifest)) and answer is not Answer.UNDECIDED:
         remember(manifest, proven=answer is Answer.PASSED)
@@ -226,7 +227,7 @@ def _held_to_rounding(manifest: Manifest) -> bool:
     return is_exact(manifest.recipe) and (error is None or error.shown_right or is_tie(error))
 
 
-def _fast(now: Interval | None, before: Interval | None) -> tuple[Answer, str]:
+def _fast(now: Interval | None, before: Interval | None, noise: Noise) -> tuple[Answer, str]:
     """What was faster when it was made must be so here; what was chosen for its memory must not be slower, or not
     slower than it was."""
     if now is None:
@@ -239,6 +240,9 @@ def _fast(now: Interval | None, before: Interval | None) -> tuple[Answer, str]:
         answer, finding = _not_slower(change(now, before), "than it was", comparisons=2)
     else:
         answer, finding = _not_slower(now, "than the original")
+    if not usable(noise) and not (answer is Answer.FAILED and beyond_disturbance(now)):
+        answer = Answer.UNDECIDED
+        finding = f"but the machine was too disturbed to judge its speed ({why_unusable(noise)})"
     doubt = f". {_LONGER}" if answer is Answer.UNDECIDED else ""
     again = ". Tune again on this machine" if answer is Answer.FAILED else ""
     return answer, f"it is right, {finding}: {speed}{was}{again}{doubt}"
@@ -254,8 +258,11 @@ def _as_fast(now: Interval) -> tuple[Answer, str]:
 
 def _not_slower(now: Interval, than: str, *, comparisons: int = 1) -> tuple[Answer, str]:
     answer = slower_than(MARGIN, now, comparisons=comparisons)
+    forgiven = MARGIN + PROCESS_BIAS * comparisons
+    slower = now.median < 1 - MARGIN
+    by_more = f" by more than the {percent(forgiven)} that measurements may differ by" if slower else ""
     findings = {
-        Answer.PASSED: f"and not slower {than}",
+        Answer.PASSED: f"and not slower {than}{by_more}",
         Answer.FAILED: f"but slower {than}",
         Answer.UNDECIDED: f"but the figures do not show whether it is slower {than}",
     }

@@ -57,6 +57,12 @@ class Limits:
     """When its time is over it is paused instead, and may go on later."""
 
 
+def spared_bytes() -> int | None:
+    """The memory that a trial without a limit of its own may take now; None where nobody knows what is free."""
+    free = available_bytes()
+    return None if free is None else max(1, int(_SPARED * free))
+
+
 class TrialEnded(Exception):
     """The trial is over, and its child is gone."""
 
@@ -81,6 +87,7 @@ class TrialEnded(Exception):
             cost_s=sum(self.trial.phases_s.values()),
             phases_s=self.trial.phases_s,
             notes=self.trial.notes,
+            memory_bytes=self.trial.limits.memory_bytes if self.ending.outcome is Outcome.OUT_OF_MEMORY else None,
         )
 
 
@@ -139,9 +146,8 @@ class RunningTrial:
     ) -> RunningTrial:
         """Start the child; what it is doing by itself is waited for with ``wait_for``."""
         started = time.monotonic()
-        free = available_bytes()
-        if limits.memory_bytes is None and free is not None:
-            limits = replace(limits, memory_bytes=max(1, int(_SPARED * free)))
+        if limits.memory_bytes is None:
+            limits = replace(limits, memory_bytes=spared_bytes())
         recipe = job.recipe if isinstance(job, messages.TryRecipe | messages.TryArtifact) else Recipe()
         trial = cls(server.start_child(job), name, recipe, limits, on_phase)
         trial._entered = started

@@ -109,9 +109,12 @@ class KernelLibrary:
 
     def _cached(self, path: Path, compiler: str) -> ctypes.CDLL:
         if not path.exists():
-            with locked(path.with_suffix(".lock")):  # where files cannot be locked, all compile: as right, only slower
-                if not path.exists():  # not made by another process while this one waited
-                    self._compile(path, compiler)
+            try:  # where files cannot be locked, all compile: as right, only slower
+                with locked(path.with_suffix(".lock")):
+                    if not path.exists():  # not made by another process while this one waited
+                        self._compile(path, compiler)
+            except TimeoutError:  # that one is stopped
+                self._compile(path, compiler)
         return ctypes.CDLL(str(path))
 
     def _compile(self, path: Path, compiler: str) -> None:
