@@ -16,7 +16,20 @@ from torch import Tensor, nn
 from togi.artifact.attributes import PlainAttributes
 from togi.artifact.calls_code import UsersCode
 from togi.torch_internals.autograd import version_of
+from togi.torch_internals.deferred import Deferred
+from togi.torch_internals.layouts import NoStorage, storages_of
 from togi.torch_internals.modules import forward_hooks, forward_pre_hooks, own_buffers, own_modules, own_parameters
+from togi.torch_internals.tensors import storage_key
+
+
+def _memory(tensor: Any) -> set[int]:
+    if type(tensor) is Deferred:
+        return set()
+    try:
+        return set(map(storage_key, storages_of(tensor)))
+    except NoStorage:
+        return set()
+
 
 _in_training = itemgetter("training")
 _address = Tensor.data_ptr
@@ -107,6 +120,11 @@ class Watch:
         ):
             return self._what_changed()
         return ""
+
+    def holds(self, tensor: Any) -> bool:
+        """Whether a tensor lies in the memory of a weight, a buffer or a tensor in an attribute."""
+        memory = _memory(tensor)
+        return any(memory & _memory(own) for own in self._all_that_may())
 
     def wants_gradients(self) -> bool:
         """Whether anything that the module holds requires gradients."""
