@@ -175,6 +175,29 @@ def test_calls_in_which_what_is_written_shares_memory_with_another_input_run_the
         assert "share memory, and the call writes into" in switch.last_reason
 
 
+class AddsOwn(nn.Module):
+    """Writes into its argument before it reads its weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.arange(8.0), requires_grad=False)
+
+    def forward(self, total: Tensor) -> Tensor:
+        total += 1
+        return total * self.weight[:4]
+
+
+def test_a_call_that_writes_into_its_own_weight_runs_the_original() -> None:
+    model, twin = program(AddsOwn), program(AddsOwn)
+    with put_in([part_of(model, Inputs((torch.rand(4),)))], model, keep_originals=True) as installed:
+        assert torch.equal(model(torch.ones(4)), twin(torch.ones(4)))
+        assert torch.equal(model(model.part.weight[2:6]), twin(twin.part.weight[2:6]))
+        assert torch.equal(model.part.weight, twin.part.weight)
+        assert installed.counts == {"part": (1, 1)}
+        (switch,) = installed.switches
+        assert "in the memory of its own weights" in switch.last_reason
+
+
 def other_weight(model: Any) -> None:
     model.part.layers[0].weight = nn.Parameter(torch.rand(4, 3, 3, 3), requires_grad=False)
 

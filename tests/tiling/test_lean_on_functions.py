@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -421,6 +423,93 @@ def test_changed_surroundings_are_seen():
     (found,) = gradients(call(x, y), [weight])
     (expected,) = gradients(function(x, y), [weight])
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_changes_deep_in_a_module_are_seen():
+    net = nn.Sequential(nn.Sequential(nn.LeakyReLU(0.1)), nn.Identity())
+    x, y, call = points(400), points(300), lean(lambda x, y: net(-squared(x, y)).sum(1))
+
+    def check():
+        assert_equal(call(x, y), net(-squared(x, y)).sum(1))
+        assert call.plan().strategy == "streamed"
+
+    check()
+    net[0][0].negative_slope = 0.5
+    check()
+    hook = net[1].register_forward_hook(lambda *given: given[-1] * 3)
+    check()
+    hook.remove()
+    check()
+
+
+def test_what_autocast_leaves_alone_stays_as_it_is():
+    weight = points(5)
+
+    def function(x, y):
+        with torch.autocast("cpu", enabled=False):
+            z = x @ weight
+        return squared(z, y).sum(1)
+
+    x, y, call = points(400), points(300), lean(function)
+    with torch.autocast("cpu", torch.bfloat16):
+        for _ in range(2):
+            assert_equal(call(x, y), function(x, y))
+            assert call.plan().strategy == "streamed"
+
+
+def test_results_without_a_gradient_have_none():
+    def function(x, y):
+        distance = squared(x, y)
+        return distance.detach().sum(1), (distance > 1).float().sum(1), distance.sum(1)
+
+    x, y, call = points(400, requires_grad=True), points(300), lean(function)
+    for _ in range(2):
+        found, expected = call(x, y), function(x, y)
+        assert call.plan().strategy == "streamed"
+        assert [tensor.requires_grad for tensor in found] == [False, False, True]
+        assert_equal([tensor.detach() for tensor in found], [tensor.detach() for tensor in expected])
+        assert_equal(gradients(found[2], [x]), gradients(expected[2], [x]))
+
+
+def test_the_sign_of_a_zero_is_seen():
+    call = lean(lambda x, y, by: (squared(x, y) / by).amax(1))
+    x, y = points(400), points(300)
+    assert (call(x, y, 0.0) > 0).all()
+    assert (call(x, y, -0.0) < 0).all()
+
+
+def test_a_device_and_a_shape_are_known_by_their_values():
+    x, y = points(400), points(300)
+    call = lean(lambda x, y, device, shape: squared(x, y).to(device).view(shape).sum(1))
+    for _ in range(2):
+        call(x, y, torch.device("cpu"), torch.Size([400, 300]))
+    assert len(call._kinds) == 1
+
+
+@togi.lean(memory="256KiB", compile=False)
+def nearest(x, y):
+    return squared(x, y).min(1).values
+
+
+class Nearest(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.distance = lean(squared)
+
+    @togi.lean(memory="256KiB", compile=False)
+    def forward(self, x, y):
+        return self.distance(x, y).min(1).values
+
+
+def test_copies_and_pickles():
+    """As functions: what was decorated is found by its name."""
+    x, y, module = points(400), points(300), Nearest()
+    expected = module(x, y)
+    for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        assert_equal(other(x, y), expected)
+        assert other.distance is not module.distance
+    assert pickle.loads(pickle.dumps(nearest)) is nearest
+    assert copy.deepcopy(nearest) is nearest
 
 
 WIDTH = 1.0

@@ -36,6 +36,8 @@ _AUTOCAST = (
     "proven without"
 )
 
+_OWN_MEMORY = "it overwrites an input that lies in the memory of its own weights, and goes on with what it has written"
+
 _GRADIENTS_OF_WEIGHTS = (
     "the tuned part of {} serves a call with gradients switched on, and none will reach its weights, which require "
     "them. Where none are needed, call the program under torch.no_grad(), or .requires_grad_(False) on it; to train "
@@ -161,6 +163,8 @@ class Switch(FunctionStandIn):
                 return self._fall_back("gradients are wanted", args, kwargs)
             if torch.is_grad_enabled() and "weights" not in self.told and self.watch.wants_gradients():
                 self._warn_once("weights", _GRADIENTS_OF_WEIGHTS.format(self.name))
+            if any(map(self.watch.holds, map(tensors.__getitem__, signature.written))):
+                return self._fall_back(_OWN_MEMORY, args, kwargs)
             if unknown := self._unknown_of(form):
                 return self._fall_back(unknown, args, kwargs)
             if position:  # the calls that follow are likely of the same form; a new tuple, since threads may be reading

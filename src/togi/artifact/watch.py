@@ -16,7 +16,20 @@ from torch import Tensor, nn
 from togi.artifact.attributes import PlainAttributes
 from togi.artifact.calls_code import UsersCode
 from togi.torch_internals.autograd import version_of
+from togi.torch_internals.deferred import Deferred
+from togi.torch_internals.layouts import NoStorage, storages_of
 from togi.torch_internals.modules import forward_hooks, forward_pre_hooks, own_buffers, own_modules, own_parameters
+from togi.torch_internals.tensors import storage_key
+
+
+def _memory(tensor: Any) -> set[int]:
+    if type(tensor) is Deferred:
+        return set()
+    try:
+        return set(map(storage_key, storages_of(tensor)))
+    except NoStorage:
+        return set()
+
 
 _in_training = itemgetter("training")
 _address = Tensor.data_ptr
@@ -74,7 +87,7 @@ class Watch:
         self._single_keys = tuple(key for _, key, _ in single)
         self._singles = tuple(tensor for _, _, tensor in single)
         self._leaves = (*module.parameters(), *(b for name, b in module.named_buffers() if name not in state))
-        self._may_want_gradients = self._all_that_may()
+        self._look_at_tensors()
         named = [*module.named_parameters(), *module.named_buffers()]
         tensors = {name: tensor for name, tensor in named if name not in state}
         self._written = {name: version_of(tensor) for name, tensor in tensors.items() if not tensor.is_inference()}
@@ -108,6 +121,11 @@ class Watch:
             return self._what_changed()
         return ""
 
+    def holds(self, tensor: Any) -> bool:
+        """Whether a tensor lies in the memory of a weight, a buffer or a tensor in an attribute, as they are where
+        nothing has ``changed``."""
+        return not self._own_memory.isdisjoint(_memory(tensor))
+
     def wants_gradients(self) -> bool:
         """Whether anything that the module holds requires gradients."""
         return any(map(_wants_gradients, self._may_want_gradients))
@@ -123,10 +141,11 @@ class Watch:
     def accept_attributes(self) -> None:
         """From now on its plain attributes are meant to be as they are."""
         self.attributes.look_again()
-        self._may_want_gradients = self._all_that_may()
+        self._look_at_tensors()
 
-    def _all_that_may(self) -> tuple[Tensor, ...]:
-        return (*self._leaves, *(tensor for _, tensor in self.attributes.tensors()))
+    def _look_at_tensors(self) -> None:
+        self._may_want_gradients = (*self._leaves, *(tensor for _, tensor in self.attributes.tensors()))
+        self._own_memory = frozenset(key for tensor in self._may_want_gradients for key in _memory(tensor))
 
     def _holds_the_same(self) -> bool:
         try:

@@ -136,7 +136,7 @@ def reachable_modules(call: Any) -> dict[str, nn.Module]:
                 modules[_free(name or "model", modules)] = value
                 queue.extend((key, child, depth + 1) for key, child in vars(value).items() if not key.startswith("_"))
         elif depth < _DEEPEST:
-            queue.extend((inner or name, child, depth + 1) for inner, child in _parts(value))
+            queue.extend((inner or name, child, depth + 1) for inner, child in parts_of(value))
     return modules
 
 
@@ -169,7 +169,7 @@ def _copied(value: Any, memo: dict[int, Any]) -> Any:
     return function
 
 
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+def parts_of(value: Any) -> Iterator[tuple[str, Any]]:
     """The values that a value leads to, with the last name on the way."""
     if isinstance(value, types.MethodType):
         yield "", value.__self__

@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from togi.tiling.combining import COMBINERS
 from togi.tiling.loops import Product
 from togi.tiling.program import TileLoop, Tiles
-from togi.torch_internals.autograd import replace_saved, without_saved_tensor_hooks
+from togi.torch_internals.autograd import below_autocast, replace_saved, without_saved_tensor_hooks
 
 
 class _Recomputed(torch.autograd.Function):
@@ -84,7 +84,7 @@ class LoopRun:
             given.detach().requires_grad_(need) if isinstance(given, Tensor) else given
             for given, need in zip(self.loop.arguments(reads, offset, count), (*needs, False, False), strict=False)
         ]
-        with torch.enable_grad(), without_saved_tensor_hooks():
+        with torch.enable_grad(), without_saved_tensor_hooks(), below_autocast():
             parts = self.loop.body(*inputs)
             values, given = self._pairs(parts, results, gradients, offset, count)
         wanted = [tensor for tensor, need in zip(inputs, needs, strict=False) if need]

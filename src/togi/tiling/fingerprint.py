@@ -1,7 +1,7 @@
 """The fingerprint of what a function's result depends on besides the tensors that it is given, as a hashable value.
 
 Variables of the function, of functions in it and of Python functions that it names, plain values, tensors, and
-attributes one level deep.
+attributes one level deep; of a module those of all modules in it, and their hooks.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from togi.core.user_code import names_in
+from togi.torch_internals.modules import forward_hooks, forward_pre_hooks
 
 _DEPTH = 3
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+"""Known by their values: each time that a tensor is asked for its device or shape it makes another object."""
 
 
 def fingerprint(value: Any) -> tuple[Any, ...]:
@@ -26,7 +29,7 @@ def fingerprint(value: Any) -> tuple[Any, ...]:
 
 def _of(value: Any, depth: int, seen: set[int]) -> Iterator[Any]:
     if isinstance(value, _PLAIN):
-        yield (type(value), value)
+        yield (type(value), repr(value) if isinstance(value, float | complex) else value)  # 0.0 == -0.0, NaN != NaN
         return
     yield (type(value), getattr(value, "__code__", None) or id(value))
     if isinstance(value, Tensor):
@@ -50,10 +53,12 @@ def _inside(value: Any) -> Iterator[Any]:
     elif isinstance(value, types.MethodType):
         yield from (value.__func__, value.__self__)
     elif isinstance(value, nn.Module):
-        yield from (module.training for module in value.modules())
         yield from value.parameters()
         yield from value.buffers()
-        yield from _plain_attributes(value)
+        for module in value.modules():
+            yield from _plain_attributes(module)
+            yield vars(module).get("forward")
+            yield from (*forward_pre_hooks(module).values(), *forward_hooks(module).values())
     elif isinstance(value, list | tuple):
         yield from value
     elif isinstance(value, dict):

@@ -6,6 +6,7 @@ See the package's docstring for how, and ``docs/lean.md`` for what it can and ca
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 import warnings
 from collections import OrderedDict
@@ -23,8 +24,8 @@ from togi.tiling.fingerprint import fingerprint
 from togi.tiling.kind import TypedCalls, wants_gradient
 from togi.tiling.lean_plan import LeanPlan
 from togi.tiling.plan import Fitted, PlannedFunction
-from togi.torch_internals.autograd import is_wrapped_by_transform
-from togi.torch_internals.tensors import FakeTensor, tree_flatten, tree_unflatten
+from togi.torch_internals.autograd import stands_for_another
+from togi.torch_internals.tensors import tree_flatten, tree_unflatten
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -90,6 +91,15 @@ class LeanFunction(Generic[P, R]):
             return self
         return functools.partial(self, instance)
 
+    def __reduce__(self) -> Any:
+        """As a function: by its name where it stands under that, as a decorated one does. Else a copy is made, which
+        plans anew. (In ``__main__`` names are not those of another process.)"""
+        module, name = getattr(self, "__module__", ""), getattr(self, "__qualname__", "")
+        found: Any = sys.modules.get(module) if module != "__main__" else None
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        return name if found is self else (LeanFunction, (self._function, self._budget, self._compiling))
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if torch.compiler.is_compiling():
             return _outside_compilation(self._call, args, kwargs)  # type: ignore[no-any-return]
@@ -105,7 +115,7 @@ class LeanFunction(Generic[P, R]):
         leaves, form = tree_flatten((args, kwargs))
         at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
         tensors: list[Tensor] = [leaves[i] for i in at]
-        if not tensors or any(map(_stands_for_another, tensors)):
+        if not tensors or any(map(stands_for_another, tensors)):
             return self._function(*args, **kwargs)
         key = self._key(form, leaves)
 
@@ -219,16 +229,6 @@ class LeanFunction(Generic[P, R]):
         if once not in self._warned:
             self._warned.add(once)
             warnings.warn(message, LeanWarning, stacklevel=5)
-
-
-def _stands_for_another(tensor: Tensor) -> bool:
-    """A tracer's or a transform's tensor: the function has to see it itself, and nothing is computed."""
-    return (
-        isinstance(tensor, FakeTensor)
-        or is_wrapped_by_transform(tensor)
-        or tensor.device.type == "meta"
-        or torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
-    )
 
 
 def _not_dense(tensor: Tensor) -> str:

@@ -20,7 +20,7 @@ from togi.tiling.lean_plan import LeanPlan
 from togi.tiling.needs import Needs
 from togi.tiling.peak import Weights, plain_peak_bytes
 from togi.tiling.program import TiledProgram, TileLoop, Tiles, copied_views, result_bytes
-from togi.tiling.proof import Proof, prove, same_tiles
+from togi.tiling.proof import Proof, as_tracked, prove, same_tiles
 from togi.tiling.schedule import make_schedule
 from togi.tiling.tile import FittingTiles, TileChoice, Tiling, choose, detached, kept_within, largest_tile, needed_bytes
 
@@ -251,7 +251,7 @@ class PlannedFunction:
             self._spend(loop, time.thread_time() - began)
             return products
 
-        return fitted.program.run(tensors, fitted.weights, in_tiles)
+        return as_tracked(fitted.program.run(tensors, fitted.weights, in_tiles), self.proofs[fitted.program].tracked)
 
     def described(self, shapes: tuple[tuple[int, ...], ...], fitted: Fitted) -> LeanPlan:
         about: dict[str, Any] = {

@@ -18,6 +18,7 @@ from togi.tiling.loops import Loop, Product, Schedule, Task
 from togi.tiling.peak import VIEWS, Weights, is_number, peak_of
 from togi.tiling.sizes import element_count
 from togi.tiling.slicing import Length, Offset, Slice, SlicedCall
+from togi.torch_internals.autograd import below_autocast
 from togi.torch_internals.layouts import room_for
 from togi.torch_internals.tensors import FakeTensorMode, storage_key, tree_map_only
 
@@ -207,7 +208,12 @@ class TiledProgram:
         return list(self.loops.values())
 
     def run(self, tensors: Sequence[Tensor], weights: Weights, run_loop: RunLoop) -> Any:
-        """The results of the function for ``tensors`` (without the graph's constants)."""
+        """The results of the function for ``tensors`` (without the graph's constants). The casts of the autocast in
+        which it was traced are operations of the graph: none are added."""
+        with below_autocast():
+            return self._run(tensors, weights, run_loop)
+
+    def _run(self, tensors: Sequence[Tensor], weights: Weights, run_loop: RunLoop) -> Any:
         values: dict[fx.Node, Any] = dict(
             zip(self.captured.placeholders, (*tensors, *self.captured.constants), strict=True)
         )

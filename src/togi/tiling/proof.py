@@ -7,6 +7,7 @@ own distance from itself in float64, as everywhere in togi.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ from togi.tiling.peak import Weights, plain_peak_bytes
 from togi.tiling.program import TileLoop, Tiles
 from togi.tiling.sizes import evaluate, size_expressions
 from togi.tiling.special_points import KINDS, compare_specials
-from togi.torch_internals.tensors import tree_leaves
+from togi.torch_internals.tensors import tree_flatten, tree_leaves, tree_unflatten
 from togi.verify.compare import mismatches
 from togi.verify.units import error_in_units
 
@@ -47,6 +48,8 @@ class Proof:
     sizes: str
     """The problem it was proven on."""
     gradients: bool
+    tracked: tuple[bool, ...]
+    """Of each leaf of the plain result, whether it takes part in autograd."""
     special_kinds: int
     """Kinds of special values (zeros, infinities, ...) for which it holds too."""
 
@@ -79,27 +82,48 @@ def prove(
     gradients = torch.is_grad_enabled() and any(t.requires_grad for t in (*tensors, *captured.constants))
     weights, part, wide_fits = _part(captured, tensors, whole, lengths, budget_bytes, 3 if gradients else 1)
     held = captured.constants
+    tracked: list[bool] = []
+
+    def noted(*given: Tensor) -> Any:
+        result = plain(*given)
+        tracked[:] = [isinstance(leaf, Tensor) and leaf.requires_grad for leaf in tree_leaves(result)]
+        return result
+
+    def in_tiles(given: Sequence[Tensor], weights: Weights) -> list[Any]:
+        return _answers(lambda *cut: as_tracked(streamed(cut, weights, _TILES), tracked), given, held, gradients)
+
     try:
-        expected = _answers(plain, part, held, gradients)
+        expected = _answers(noted, part, held, gradients)
     except Exception as error:  # the user's function on a part of the user's data: an index may point outside of it
         refusal = NotLean(f"the plain function cannot be called on a part of the problem ({in_one_line(error)})")
         refusal.remember = lambda: None  # the next call of these sizes brings other values
         raise refusal from error
     try:
-        answers = _answers(lambda *given: streamed(given, weights, _TILES), part, held, gradients)
+        answers = in_tiles(part, weights)
     except Exception as error:  # an operation of torch's that has no derivative, or refuses a slice
         raise Refuted(f"it fails in tiles ({in_one_line(error)})") from error
     truth = _truth(plain, part, held, gradients) if wide_fits else None
     units = _distance(answers, expected, truth)
     weights_small, small = _small_part(plain, captured, tensors, whole, lengths, budget_bytes) or (weights, part)
     kinds = compare_specials(
-        lambda given: _answers(lambda *cut: streamed(cut, weights_small, _TILES), given, held, gradients),
+        lambda given: in_tiles(given, weights_small),
         lambda given: _answers(plain, given, held, gradients),
         lambda given: _truth(plain, given, held, gradients),
         small,
     )
     sizes = ", ".join(f"{weights.values[s]:,} of {size:,}" for s, size in whole.values.items()) or "the whole"
-    return Proof(units=units, sizes=sizes, gradients=gradients, special_kinds=kinds)
+    return Proof(units=units, sizes=sizes, gradients=gradients, tracked=tuple(tracked), special_kinds=kinds)
+
+
+def as_tracked(result: Any, tracked: Sequence[bool]) -> Any:
+    """The result with the leaves out of autograd that the plain function leaves out of it: a loop makes all that it
+    makes in one step of autograd."""
+    leaves, form = tree_flatten(result)
+    kept = [
+        leaf.detach() if isinstance(leaf, Tensor) and leaf.requires_grad and not is_tracked else leaf
+        for leaf, is_tracked in zip(leaves, tracked, strict=True)
+    ]
+    return result if all(map(operator.is_, kept, leaves)) else tree_unflatten(kept, form)
 
 
 def same_tiles(loop: TileLoop, reads: Sequence[Any], tiles: Tiles, length: int) -> float:

@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 from torch._C._autograd import _get_sequence_nr as next_sequence_number
 
+from togi.torch_internals.tensors import FakeTensor
+
 __all__ = [
     "SavedValueHooks",
     "below_autocast",
@@ -33,6 +35,7 @@ __all__ = [
     "replace_saved",
     "saved_tensor_hooks_allowed",
     "sequence_number",
+    "stands_for_another",
     "top_saved_tensor_hooks",
     "version_of",
     "without_saved_tensor_hooks",
@@ -168,3 +171,14 @@ def is_forward_mode() -> bool:
 def is_wrapped_by_transform(tensor: Tensor) -> bool:
     """Return whether a tensor is the wrapper that ``torch.func`` puts round the real one."""
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+
+
+def stands_for_another(tensor: Tensor) -> bool:
+    """Return whether it is a tracer's or a transform's tensor: the function has to see it itself, and nothing is
+    computed."""
+    return (
+        isinstance(tensor, FakeTensor)
+        or is_wrapped_by_transform(tensor)
+        or tensor.device.type == "meta"
+        or torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
+    )

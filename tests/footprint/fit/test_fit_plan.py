@@ -59,6 +59,27 @@ def test_names_copies_and_pickles(plan: Plan) -> None:
     assert "forward" not in vars(module)
 
 
+def test_an_applied_plan_can_be_pickled(plan: Plan) -> None:
+    module = plan.apply(nn.Sequential(Block(), Block()))
+    other = pickle.loads(pickle.dumps(plan))
+    assert other.policies == plan.policies
+    other.remove()
+    assert forward_of(module) is not None
+
+
+def test_a_plan_takes_away_what_it_has_put_there_and_nothing_else(plan: Plan) -> None:
+    module, inner = nn.Sequential(Block(), Block()), plan.model_copy(deep=True)
+    inner.apply(module[0])
+    plan.apply(module)
+    plan.remove()
+    assert forward_of(module) is None
+    assert forward_of(module[0]) is not None
+    inner.remove(module[0])
+    plan.apply(module[0])
+    inner.remove()  # has nothing there any more
+    assert forward_of(module[0]) is not None
+
+
 def test_a_forward_set_by_others_is_used_and_restored(plan: Plan) -> None:
     module = nn.Sequential(Block(), Block())
     theirs = lambda given: nn.Sequential.forward(module, given) * 3  # noqa: E731

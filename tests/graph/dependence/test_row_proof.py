@@ -126,6 +126,7 @@ APART: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
         ),
         (torch.randn(ROWS, 7, 4), torch.ones(ROWS, 7).bool()),
     ),
+    "levels": (lambda x: torch.bucketize(x, torch.arange(3.0)), (torch.randn(ROWS, 5),)),
     "argmax of each": (lambda x: F.one_hot(x.argmax(-1), 5), (torch.randn(ROWS, 5),)),
     "singular values": (torch.linalg.svdvals, (torch.randn(ROWS, 5, 4),)),
 }
@@ -188,6 +189,7 @@ DEPENDENT: dict[str, tuple[Callable[..., Any], str]] = {
     "shifted by a view": (lambda x: torch.cat([x[1:], x[:1]]), "takes some rows"),
     "frames of clips": (lambda x: x.view(-1, 2, 8).flip(1).reshape(-1, 8), "merges rows"),
     "detached in secret": (lambda x: x - x.mean(0).data, "aten.mean works across the rows"),
+    "ranks among all": (lambda x: x + torch.bucketize(x[:, 0], x[:, 0])[:, None], "not known to keep them apart"),
     "sorted": (lambda x: x.sort(0).values, "aten.sort works across the rows"),
     "top of all": (lambda x: x * (x >= x.flatten().topk(9).values[-1]), "merges rows"),
     "duplicates": (lambda x: torch.unique(x, dim=0), "depends on values"),
@@ -269,6 +271,29 @@ def test_a_call_of_very_many_operators_is_not_followed_with_symbols() -> None:
         "more than 2,000 operators"
         in rows_apart_at_any_size(long, [torch.randn(ROWS, 8)], [0], {(0, 0): ((0, 0), 0)}).reason
     )
+
+
+def test_shuffled_channels_are_no_rows_whatever_comes_behind_them() -> None:
+    for behind in ((3,), (3, 3), (3, 3, 3)):
+        given = torch.randn(2, 8, *behind)
+        assert rows_apart(nn.ChannelShuffle(2), [given], [0], [1]).reason == ""
+        assert "works across the rows" in rows_apart(nn.ChannelShuffle(2), [given], [1], [4]).reason
+
+
+def test_what_is_left_in_an_object_has_to_be_the_same_for_all_rows() -> None:
+    left: list[Tensor] = []
+
+    def forward(x: Tensor, keep: Callable[[Tensor], Tensor]) -> Tensor:
+        left[:] = [keep(x)]
+        return x * 2
+
+    def reason(keep: Callable[[Tensor], Tensor]) -> str:
+        proof = RowProof(lambda x: forward(x, keep), [torch.randn(ROWS, 8)], [0], kept=lambda: left)
+        return proof.of([3]).reason
+
+    assert reason(lambda x: torch.arange(x.shape[1])) == ""
+    assert "keeps something of its rows" in reason(lambda x: x)
+    assert "keeps something of its rows" in reason(lambda x: x.mean(0))
 
 
 def test_the_line_that_mixes_rows_is_named() -> None:

@@ -77,6 +77,11 @@ def forward_of(module: nn.Module) -> ReplacedForward | None:
     return next((layer for layer in layers if _works_for(layer, module)), None)
 
 
+def forwards_of(module: nn.Module) -> list[ReplacedForward]:
+    """Those that plans put on it and on the modules in it."""
+    return [forward for part in module.modules() if (forward := forward_of(part)) is not None]
+
+
 def restore(modules: Iterable[nn.Module]) -> None:
     """Give each module its own ``forward`` back; those without a plan are left alone."""
     for module in modules:

@@ -56,6 +56,11 @@ class Plan(Record):
     """Measured."""
 
     _applied: list[weakref.ref[Any]] = PrivateAttr(default_factory=list)
+    """What it has put on modules."""
+
+    def __getstate__(self) -> dict[Any, Any]:
+        """Another process has other modules."""
+        return {**super().__getstate__(), "__pydantic_private__": {"_applied": []}}
 
     def __str__(self) -> str:
         parts = f" in {self.micro_batches} micro-batches" if self.micro_batches > 1 else ""
@@ -78,23 +83,28 @@ class Plan(Record):
             FitError: the module is not of the architecture that the plan was made for, or runs under a plan already;
                 nothing is changed then.
         """
+        from togi.footprint.fit.forward import forwards_of
         from togi.footprint.fit.inference.chunked import chunk
         from togi.footprint.fit.training.saved_tensors import save_by
 
         self._check(module)
+        there = forwards_of(module)
         if self.chunks:
             chunk(module, self.chunks)
         else:
             save_by(module, self.policies)
-        self._applied.append(weakref.ref(module))
+        self._applied += [weakref.ref(forward) for forward in forwards_of(module) if forward not in there]
         return module
 
     def remove(self, module: nn.Module | None = None) -> None:
-        """Undo ``apply``: on every module that this plan was applied to, or on the one given (a copy, for example)."""
-        from togi.footprint.fit.forward import restore
+        """Undo ``apply``: on every module that this plan was applied to; or take whatever plan there is from the one
+        given (a copy, for example)."""
+        from togi.footprint.fit.forward import forwards_of
 
-        modules = [module] if module is not None else [reference() for reference in self._applied]
-        restore(part for planned in modules if planned is not None for part in planned.modules())
+        given = forwards_of(module) if module is not None else [reference() for reference in self._applied]
+        for forward in given:
+            if forward is not None:
+                forward.take_away()
         if module is None:
             self._applied.clear()
 

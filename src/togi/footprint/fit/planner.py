@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from togi.core.errors import FitError
 from togi.core.report import Report
-from togi.footprint.fit.forward import ReplacedForward, forward_of
+from togi.footprint.fit.forward import ReplacedForward, forwards_of
 from togi.footprint.fit.measure import same_start
 from togi.footprint.fit.plan import Plan
 from togi.footprint.fit.result import FitResult, Point, StepProof
@@ -234,8 +234,7 @@ class Planner(ABC, Generic[D]):
     def _forwards_of(self, plan: Plan) -> tuple[ReplacedForward, ...]:
         """What the plan puts on the module, taken away again."""
         plan.apply(self.step.module)
-        parts = self.step.module.modules()
-        forwards = tuple(forward for part in parts if (forward := forward_of(part)) is not None)
+        forwards = tuple(forwards_of(self.step.module))
         plan.remove()
         return forwards
 

@@ -6,8 +6,10 @@ A batch is only split where its rows are shown to be independent, and never move
 
 from __future__ import annotations
 
+import copy
 import functools
 import gc
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -17,12 +19,15 @@ from torch import Tensor
 from togi.core.errors import BudgetError
 from togi.core.quantities import first_line, parse_size, size
 from togi.core.records import Record
-from togi.footprint.guard.estimate import estimate, with_modules_of_its_own
+from togi.footprint.dry_run import dry_run_of
+from togi.footprint.guard.estimate import Estimate, estimate, why_not_in_turn
 from togi.footprint.prediction.cpu import AllocationProbe
 from togi.graph.dependence.proof import RowProof
 from togi.measure.memory import is_out_of_memory
 from togi.subject.batch import shared_rows, sliced_rows
+from togi.subject.behaviour import kept_generators
 from togi.subject.inputs import Inputs
+from togi.torch_internals.autograd import stands_for_another
 from togi.torch_internals.tensors import TreeSpec, tree_flatten, tree_unflatten
 
 
@@ -34,9 +39,13 @@ def within(budget: int | str) -> Callable[[Callable[..., Any]], Guarded]:
             on the way to them, not the arguments and the parameters.
 
     The guarded function raises BudgetError where not even one row at a time keeps to the budget, or where the batch may
-    not be split. It may not if rows depend on each other, results take part in autograd (``togi.fit`` is for training),
-    or the function writes to tensors which outlive it. What modules keep of a call that predicts, whose tensors have no
-    values, they keep in copies; where something else keeps such a tensor, BudgetError says so.
+    not be split. It may not if rows depend on each other, results take part in autograd (``togi.fit`` is for training)
+    or are other objects than tensors and numbers, the function writes to what outlives it, or a call leaves something
+    for the next one.
+
+    A call that predicts runs the function on tensors without values, and copies of its modules. What other objects that
+    it reaches keep of that call is put back; where something keeps such a tensor and is not found, BudgetError says so.
+    A function that cannot be predicted (it leaves torch, or branches by values) runs as it is, with one RuntimeWarning.
     """
     limit = parse_size(budget, "budget")
     return lambda function: Guarded(function, limit)
@@ -61,20 +70,71 @@ class WithinReport(Record):
 
 
 class Guarded:
-    """The function under guard. ``report`` says what the last call did."""
+    """The function under guard. ``report`` says what the last call did; of a method, that of the class knows those of
+    all objects."""
+
+    _of_class: Guarded | None = None
 
     def __init__(self, function: Callable[..., Any], budget_bytes: int) -> None:
         self.function, self.budget_bytes = function, budget_bytes
         self._probe = AllocationProbe(limit_bytes=budget_bytes)  # what it has measured serves the next calls
+        self._warned: set[str] = set()
         self.report: WithinReport | None = None
         functools.update_wrapper(self, function, updated=())
 
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        bind = getattr(type(self.function), "__get__", None)
+        if instance is None or bind is None:
+            return self
+        bound = copy.copy(self)
+        bound.function, bound._of_class = bind(self.function, instance, owner), self
+        functools.update_wrapper(bound, bound.function, updated=())
+        return bound
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        call = _GuardedCall(self.function, Inputs(args, kwargs), self.budget_bytes, self._probe)
+        if torch.compiler.is_dynamo_compiling():
+            return _outside_compilation(self._call, args, kwargs)
+        return self._call(args, kwargs)
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        sample = Inputs(args, kwargs)
+        if any(map(stands_for_another, sample.tensors())):
+            self._reports(WithinReport(budget_bytes=self.budget_bytes, notes=(_TRACED,)))
+            return self.function(*args, **kwargs)
+        call = _GuardedCall(self.function, sample, self.budget_bytes, self._probe)
         try:
-            return call.run()
+            result = call.run()
         finally:
-            self.report = call.report
+            self._reports(call.report)
+        if call.unpredicted:
+            self._warn(call.unpredicted)
+        return result
+
+    def _reports(self, report: WithinReport) -> None:
+        self.report = report
+        if self._of_class is not None:
+            self._of_class.report = report
+
+    def _warn(self, reason: str) -> None:
+        """Once for each reason."""
+        if reason not in self._warned:
+            self._warned.add(reason)
+            name = getattr(self.function, "__name__", type(self.function).__name__)
+            warnings.warn(
+                f"togi.within runs {name} as it is, and does not keep to {size(self.budget_bytes)}. {reason} Guard a "
+                "part of it that can be predicted, or take togi.within away.",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+
+
+_TRACED = "It ran as it is, inside of a transform or a tracer of torch, where nothing is computed."
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _outside_compilation(call: Callable[[Any, Any], Any], args: Any, kwargs: Any) -> Any:
+    """Called from a compiled function: a graph break."""
+    return call(args, kwargs)
 
 
 class _GuardedCall:
@@ -83,15 +143,23 @@ class _GuardedCall:
     def __init__(self, function: Callable[..., Any], sample: Inputs, budget_bytes: int, probe: AllocationProbe) -> None:
         self.function, self.sample, self.budget_bytes, self.probe = function, sample, budget_bytes, probe
         self.rows = shared_rows(sample)
-        self.whole = estimate(function, sample, None, probe)
-        notes = () if self.whole else ("It depends on values, so it could not be predicted.",)
-        predicted = self.whole.peak_bytes if self.whole else None
+        found = estimate(function, sample, None, probe)
+        self.whole = found if isinstance(found, Estimate) else None
+        self.unpredicted = found if isinstance(found, str) else ""
+        """Why there is no estimate."""
         self.report = WithinReport(
-            budget_bytes=budget_bytes, rows=self.rows, rows_per_part=self.rows, predicted_bytes=predicted, notes=notes
+            budget_bytes=budget_bytes,
+            rows=self.rows,
+            rows_per_part=self.rows,
+            predicted_bytes=self.whole.peak_bytes if self.whole else None,
+            notes=(self.unpredicted,) if self.unpredicted else (),
         )
         self.proof: RowProof | None = None
         self.proven: set[int] = set()
         """Numbers of rows that a part may have."""
+        self._in_turn: str | None = None
+        self._kept: list[Tensor] = []
+        """What the last call that was recorded left in objects."""
 
     def run(self) -> Any:
         part = self._planned_rows()
@@ -130,13 +198,10 @@ class _GuardedCall:
     def _need(self, part: int) -> int:
         """Results of all rows, and one part on its way."""
         assert self.whole is not None
-        try:
-            part_estimate = estimate(self.function, self.sample, part, self.probe)
-        except Exception as error:  # foreign code: it may insist on its sizes
-            raise self._may_not_be_split(
-                "", f"{part} of its {self.rows} rows do not run ({first_line(error)})"
-            ) from error
-        return self.whole.result_bytes + (part_estimate.peak_bytes if part_estimate else self.whole.peak_bytes)
+        part_estimate = estimate(self.function, self.sample, part, self.probe)
+        if isinstance(part_estimate, str):  # it may insist on its sizes
+            raise self._may_not_be_split("", f"{part} of its {self.rows} rows do not run. {part_estimate[:-1]}")
+        return self.whole.result_bytes + part_estimate.peak_bytes
 
     def _fewer_rows(self, part: int | None, refusal: str) -> int:
         before = part or self.rows
@@ -157,21 +222,27 @@ class _GuardedCall:
             return "the inputs share no dimension 0 of at least 2 rows"
         whole = self.whole
         if whole is None:
-            return "it depends on values, so nothing shows that it leaves other tensors alone"
+            return "it cannot be predicted, so nothing shows that it leaves other tensors alone"
         if whole.tracked:
             return (
                 "the results take part in autograd, which keeps every part: torch.no_grad(), or togi.fit for training"
             )
         if whole.written:
             return f"it writes to a tensor that outlives the call ({whole.written}), which parts would do several times"
-        return self._why_dependent({part, self.rows % part or part})
+        if whole.changed:
+            return f"it changes what it is given ({whole.changed}), and each part would be given its own"
+        if whole.opaque:
+            return f"it returns {whole.opaque}, which cannot be put together from parts"
+        with kept_generators():
+            return self._why_dependent({part, self.rows % part or part}) or self._why_not_in_turn(part)
 
     def _why_dependent(self, parts: set[int]) -> str:
         """The reason why parts of so many rows depend on each other, at their full size: on fake tensors, which take no
         memory."""
         if self.proof is None:
             tensors = self.sample.tensors()
-            self.proof = RowProof(self._flat, tensors, [0 if tensor.dim() else None for tensor in tensors])
+            cut = [0 if tensor.dim() else None for tensor in tensors]
+            self.proof = RowProof(self._flat, tensors, cut, kept=lambda: self._kept)
         verdict = self.proof.of(parts - self.proven)
         self.proven |= parts
         if not verdict.reason and set(verdict.along) - {0}:
@@ -181,7 +252,15 @@ class _GuardedCall:
     def _flat(self, *tensors: Tensor) -> Any:
         waiting = iter(tensors)
         given = self.sample.map(lambda _: next(waiting))
-        return with_modules_of_its_own(self.function)(*given.args, **given.kwargs)
+        with dry_run_of(self.function) as dry:
+            answer = dry.program(*given.args, **given.kwargs)
+            self._kept = dry.kept.tensors()
+        return answer
+
+    def _why_not_in_turn(self, part: int) -> str:
+        if self._in_turn is None:
+            self._in_turn = why_not_in_turn(self.function, self.sample, part)
+        return self._in_turn
 
     def _in_parts(self, part: int) -> Any:
         assert self.rows is not None

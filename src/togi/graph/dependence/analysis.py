@@ -58,6 +58,11 @@ class _RowsWalk:
     def _answer(self) -> RowsVerdict:
         if not all(map(plain, self.recording.numbers)):
             return RowsVerdict(reason="it returns a number that changes with how many rows there are")
+        for value in self.recording.kept:
+            state = self.state(value)
+            if not isinstance(state, Same):
+                reason = "it keeps something of its rows, and parts would leave that of the last one"
+                return RowsVerdict(reason=reason, call=state.call if isinstance(state, Mixed) else -1)
         along = []
         for value in self.recording.results:
             state = self.state(value)

@@ -39,7 +39,10 @@ class Pairing:
             raise Depends(
                 f"{self.whole} rows take other operators than {self.piece}: it loops or branches by their number"
             )
+        if len(whole.kept) != len(piece.kept):
+            raise Depends(f"it keeps other things of {self.whole} rows than of {self.piece}")
         paired.results += map(self._value, whole.results, piece.results)
+        paired.kept += map(self._value, whole.kept, piece.kept)
         paired.numbers += self._both(whole.numbers, piece.numbers) if whole.numbers else []
         return paired
 
@@ -135,4 +138,5 @@ def _mapped(
         for call in recording.calls
     ]
     results = list(map(value, recording.results))
-    return RecordedCall(list(map(value, recording.inputs)), calls, results, each(recording.numbers))
+    kept = list(map(value, recording.kept))
+    return RecordedCall(list(map(value, recording.inputs)), calls, results, each(recording.numbers), kept)

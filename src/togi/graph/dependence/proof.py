@@ -39,10 +39,17 @@ class RowProof:
 
     Args:
         cut: for each tensor the dimension that holds the rows; None where it is given whole.
+        kept: asked after each recorded call for the tensors that it left in objects: those of all rows.
     """
 
-    def __init__(self, call: Called, tensors: Sequence[Tensor], cut: Sequence[int | None]) -> None:
-        self._call, self._tensors, self._cut = call, tensors, cut
+    def __init__(
+        self,
+        call: Called,
+        tensors: Sequence[Tensor],
+        cut: Sequence[int | None],
+        kept: Callable[[], Sequence[Tensor]] = tuple,
+    ) -> None:
+        self._call, self._tensors, self._cut, self._kept = call, tensors, cut, kept
         self._known: dict[int, tuple[RecordedCall, RecordedCall]] = {}
         self._whole = next(tensor.shape[dim] for tensor, dim in zip(tensors, cut, strict=True) if dim is not None)
 
@@ -100,7 +107,7 @@ class RowProof:
                 for place, tensor in zip(places, self._tensors, strict=True)
             }
             given = [fakes[place] for place in places]  # what is given twice is one tensor
-        return record(self._call, given, mode, stop_at=stop_at)
+        return record(self._call, given, mode, stop_at=stop_at, kept=self._kept)
 
 
 def _of_rows(tensor: Tensor, dim: int | None, rows: int) -> Tensor:

@@ -82,6 +82,8 @@ class RecordedCall:
     results: list[RecordedTensor] = field(default_factory=list)
     numbers: list[Any] = field(default_factory=list)
     """What it returns besides tensors."""
+    kept: list[RecordedTensor] = field(default_factory=list)
+    """What is left of it in objects that outlive it."""
     elsewhere: bool = False
     """Operators ran that no function of torch had called from Python: those of TorchScript."""
     decided: int = 0
@@ -192,6 +194,7 @@ def record(
     *,
     stop_at: int = -1,
     decisions: Callable[[], int] = lambda: 0,
+    kept: Callable[[], Sequence[Tensor]] = tuple,
 ) -> tuple[RecordedCall, RecordedCall]:
     """Record ``call(*tensors)``, whose arguments are fake tensors of ``mode``: its operators, and the functions of
     torch that Python called. Raises what the call raises.
@@ -199,16 +202,21 @@ def record(
     Args:
         stop_at: raise at that operator, for a traceback that leads there.
         decisions: how many comparisons of symbolic sizes have been made.
+        kept: asked after the call for the tensors that it leaves in objects.
     """
     functions = _FunctionRecorder(decisions)
     recorder = _OperatorRecorder(mode, functions, stop_at)
     operators, called = recorder.found, functions.found
     operators.inputs += map(recorder.value, tensors)
     called.inputs += map(functions.values.of, tensors)
-    with mode, functions, recorder:
-        answer = call(*tensors)
+    try:
+        with mode, functions, recorder:
+            answer = call(*tensors)
+    finally:
+        torch.clear_autocast_cache()  # of weights without values
     results = tensors_of(answer)
     operators.numbers += [leaf for leaf in tree_leaves(answer) if isinstance(leaf, _NUMBERS)]
     operators.results += [recorder.value(recorder.fake(tensor)) for tensor in results]
+    operators.kept += [recorder.value(recorder.fake(tensor)) for tensor in kept()]
     called.results += map(functions.values.seen, results)
     return operators, called

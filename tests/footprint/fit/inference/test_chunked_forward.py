@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 import warnings
 from pathlib import Path
@@ -209,6 +210,51 @@ def test_results_without_the_dimension_are_an_error_and_no_result() -> None:
             return x.sum()
 
     module = Sum().eval()
-    chunk(module, [_entry(2, inputs={"x": ("cut",)}, outputs=(0,))])
+    chunk(module, [_entry(2, inputs={"x": ("cut",)}, outputs=(0,))], asks=False)
     with pytest.raises(FitError, match="joins them along"):
         module(torch.ones(6))
+
+
+class Windowed(nn.Module):
+    """From 65 places on they see each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[int] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls.append(x.shape[1])
+        return x * 2 if x.shape[1] <= 64 else x - x.mean(1, keepdim=True)
+
+
+@pytest.mark.parametrize("no_gradients", [torch.no_grad, torch.inference_mode])
+def test_sizes_by_which_a_module_branches_run_whole(no_gradients: Any) -> None:
+    module = Windowed().eval()
+    chunk(module, [_entry(24, inputs={"x": ("any", "cut", "any")})])
+    with no_gradients():
+        short, long = torch.randn(2, 64, 4), torch.randn(2, 65, 4)
+        for _ in range(2):
+            assert torch.equal(module(short), short * 2)
+            with pytest.warns(ChunkWarning, match="at these sizes, slices are not known to be independent"):
+                assert torch.equal(module(long), long - long.mean(1, keepdim=True))
+    assert module.calls == [24, 24, 16, 65, 24, 24, 16, 65]
+
+
+def test_hooks_get_no_tensor_without_values() -> None:
+    module, found = nn.Sequential(Seen(), nn.Identity()).eval(), []
+    module[0].register_forward_hook(lambda *given: found.append(given[-1]))
+    chunk(module, [_entry(3, inputs={"input": ("any", "cut")})])
+    module(torch.randn(2, 8))
+    assert [(type(tensor), tensor.shape[1]) for tensor in found] == [(Tensor, 3), (Tensor, 3), (Tensor, 2)]
+    assert module[0].shapes == [(2, 3), (2, 3), (2, 2)]
+
+
+def test_a_forward_that_was_wrapped_since_is_asked_without_its_plan() -> None:
+    module = _feed_forward()
+    chunk(module, [_entry(4)])
+    planned = module.forward
+    module.forward = functools.wraps(planned)(lambda *args: planned(*args))
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("error")
+        data = torch.randn(2, 9, 8)
+        torch.testing.assert_close(module(data), nn.Sequential.forward(module, data))

@@ -256,6 +256,30 @@ def test_what_does_more_than_return_is_left_whole(how: str, reason: str) -> None
         assert not divisions_of(step, [sites["0"]])["0"].ways
 
 
+class Collecting(nn.Module):
+    def forward(self, x: Tensor, into: list[Tensor]) -> Tensor:
+        into.append(x.cos())
+        return x.sin()
+
+
+class Collects(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = Collecting()
+
+    def forward(self, x: Tensor) -> Tensor:
+        into: list[Tensor] = []
+        return self.part(x, into) + into[0]
+
+
+def test_what_puts_something_into_a_list_that_it_is_given_is_left_whole() -> None:
+    """Slices are given lists of their own."""
+    step = _step(Collects(), _data(8, 64))
+    found = divisions_of(step, [sites_of(simulation_of(step))["part"]])["part"]
+    assert not found.ways
+    assert "a call changes its arguments" in found.problems[0]
+
+
 class Twice(nn.Module):
     """One part, called with a tensor and, elsewhere, in another way."""
 

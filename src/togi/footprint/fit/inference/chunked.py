@@ -1,7 +1,8 @@
 """Calls the modules that a plan names with one slice of their inputs after the other.
 
 A call that is not of the kind for which slices were shown to be independent runs whole, and a warning says so: other
-arguments, another rank, a size that was 1, a part in training mode, gradients that are being recorded.
+arguments, another rank, a size that was 1, a part in training mode, gradients that are being recorded. Other sizes are
+asked for when they come, once: a module may branch by a size.
 """
 
 from __future__ import annotations
@@ -16,43 +17,57 @@ import torch
 from torch import Tensor, nn
 
 from togi.core.errors import FitError, nearest
-from togi.footprint.fit.forward import ReplacedForward, why_not_replaceable
+from togi.footprint.dry_run import dry_run_of
+from togi.footprint.fit.forward import ReplacedForward, restore, why_not_replaceable
 from togi.footprint.fit.policies import CUT, ONE, Chunk
+from togi.graph.dependence.proof import RowProof
+from togi.subject.inputs import Inputs
+from togi.torch_internals.autograd import stands_for_another
 from togi.torch_internals.layouts import room_for
 from togi.torch_internals.tensors import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
 CONSTANTS = (type(None), bool, int, float, str, torch.dtype, torch.device)
+_MOST_FORMS = 4096
+Cut = tuple[int | None, ...]
+"""Along which dimension each tensor of the arguments is cut, in their order; None where it is passed whole."""
 
 
 class ChunkWarning(UserWarning):
     """A module runs whole although a plan wants it to run in slices: right, but it takes the memory it always took."""
 
 
-def chunk(module: nn.Module, chunks: Sequence[Chunk], *, at_most_parts: int | None = None) -> list[nn.Module]:
+def chunk(
+    module: nn.Module, chunks: Sequence[Chunk], *, at_most_parts: int | None = None, asks: bool = True
+) -> list[nn.Module]:
     """Chunk the parts of ``module`` in place; the parts. Raises FitError, and changes nothing then.
 
-    ``at_most_parts``: leave the rest of a result without values; for simulations, where one slice is like the others.
+    Args:
+        at_most_parts: leave the rest of a result without values; for simulations, where one slice is like the others.
+        asks: whether slices are independent at the sizes of a call. A planner asks that itself.
     """
     parts = [_part(module, entry) for entry in chunks]
     if len({id(part) for part in parts}) < len(parts):
         raise FitError("the plan cuts one module twice: keep one of the two entries")
     for part, planned in zip(parts, chunks, strict=True):
-        ChunkedForward(part, planned, at_most_parts=at_most_parts).put()
+        ChunkedForward(part, planned, at_most_parts=at_most_parts, asks=asks).put()
     return parts
 
 
 class ChunkedForward(ReplacedForward):
     """A module's forward, called with slices; whole where the call is not of the planned kind."""
 
-    def __init__(self, module: nn.Module, entry: Chunk, *, at_most_parts: int | None = None) -> None:
+    def __init__(self, module: nn.Module, entry: Chunk, *, at_most_parts: int | None = None, asks: bool = True) -> None:
         super().__init__(module)
-        self.entry, self.at_most_parts = entry, at_most_parts
+        self.entry, self.at_most_parts, self.asks = entry, at_most_parts, asks
+        self._dependent: dict[Any, str] = {}
+        """Why they are not, by the sizes and dtypes of a call; empty where they are."""
+        self._busy = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self.retired:
+        if self.retired or self._busy:
             return self.original(*args, **kwargs)
         leaves = named_leaves(type(self.module).forward, args, kwargs)
-        if reason := self._why_whole(leaves):
+        if reason := self._why_whole(leaves) or self._why_dependent(leaves, Inputs(args, kwargs)):
             warnings.warn(
                 f"the plan runs {self.entry.label} whole, which takes more memory than planned: {reason}",
                 ChunkWarning,
@@ -78,6 +93,22 @@ class ChunkedForward(ReplacedForward):
         if not self.entry.training and any(part.training for part in self.module.modules()):
             return "a part of it is in training mode, and was not when the plan was made. Call eval()"
         return ""
+
+    def _why_dependent(self, leaves: Mapping[str, Any], sample: Inputs) -> str:
+        tensors = [leaf for leaf in leaves.values() if isinstance(leaf, Tensor)]
+        if not self.asks or any(map(stands_for_another, tensors)):
+            return ""
+        form = tuple((tensor.shape, tensor.dtype) for tensor in tensors)
+        if form not in self._dependent:
+            if len(self._dependent) > _MOST_FORMS:
+                self._dependent.clear()
+            self._busy = True  # a wrapper round this one would come back here
+            try:
+                self._dependent[form] = _asked(self.module, self.entry, sample)
+            finally:
+                self._busy = False
+        reason = self._dependent[form]
+        return f"at these sizes, slices are not known to be independent ({reason})" if reason else ""
 
     def _in_slices(self, leaves: Mapping[str, Any], form: Any, length: int) -> Any:
         joined: list[Tensor] = []
@@ -184,6 +215,43 @@ def unknown(leaves: Mapping[str, Any]) -> str:
         if not isinstance(leaf, (Tensor, *CONSTANTS)):
             return f"{name}, a {type(leaf).__name__}"
     return ""
+
+
+def slices_proof(part: nn.Module, sample: Inputs, cut: Cut) -> RowProof:
+    """Asks about a call of the module without its plan."""
+
+    def call(*tensors: Tensor) -> Any:
+        waiting = iter(tensors)
+        given = sample.map(lambda _: next(waiting))
+        with dry_run_of(part) as dry:
+            if not isinstance(dry.program, nn.Module) or dry.program is part:
+                raise TypeError("it cannot be copied")
+            restore(dry.program.modules())
+            return dry.program.forward(*given.args, **given.kwargs)
+
+    return RowProof(call, sample.tensors(), cut)
+
+
+def why_dependent(part: nn.Module, entry: Chunk, sample: Inputs) -> str:
+    """The reason why slices of the size that the plan says depend on each other in this call; empty where they do
+    not."""
+    leaves = named_leaves(type(part).forward, sample.args, sample.kwargs)
+    shapes = [entry.inputs[name] for name, leaf in leaves.items() if isinstance(leaf, Tensor)]
+    cut = tuple(shape.index(CUT) if CUT in shape else None for shape in shapes)
+    tensors = [leaf for leaf in leaves.values() if isinstance(leaf, Tensor)]
+    length = next(t.shape[d] for t, d in zip(tensors, cut, strict=True) if d is not None)
+    if length <= entry.size:
+        return ""
+    verdict = slices_proof(part, sample, cut).of([entry.size, length % entry.size or entry.size])
+    if not verdict.reason and verdict.along != entry.outputs:
+        return "its results have their slices along other dimensions than the plan joins them"
+    return verdict.reason
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _asked(part: nn.Module, entry: Chunk, sample: Inputs) -> str:
+    with torch.no_grad():
+        return why_dependent(part, entry, sample)
 
 
 @functools.lru_cache(maxsize=4096)

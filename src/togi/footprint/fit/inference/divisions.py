@@ -13,21 +13,24 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from togi.footprint.fit.inference.chunked import CONSTANTS, constants, named_leaves
+from togi.footprint.fit.inference.chunked import (
+    CONSTANTS,
+    Cut,
+    constants,
+    named_leaves,
+    slices_proof,
+    why_dependent,
+)
 from togi.footprint.fit.inference.simulate import Site
 from togi.footprint.fit.measure import random_state
 from togi.footprint.fit.policies import ANY, CUT, ONE, Chunk
 from togi.footprint.fit.proof import outputs_of
 from togi.footprint.step import Step
-from togi.graph.dependence.candidates import with_objects_of_its_own
-from togi.graph.dependence.proof import RowProof
 from togi.subject.inputs import Inputs
 from togi.torch_internals.autograd import version_of
-from togi.torch_internals.tensors import tree_leaves
+from togi.torch_internals.tensors import tree_leaves, tree_structure
 
 _RANDOM = "the random state"
-Cut = tuple[int | None, ...]
-"""Along which dimension each tensor of the arguments is cut, in their order; None where it is passed whole."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ def _divisions(site: Site, part: nn.Module, sample: Inputs) -> Divisions:
 
 def _way(site: Site, part: nn.Module, sample: Inputs, length: int, cut: Cut) -> tuple[Division | None, str]:
     dimension = next(d for d in cut if d is not None)
-    verdict = _proof(part, sample, cut).of([-(-length // 2)])
+    verdict = slices_proof(part, sample, cut).of([-(-length // 2)])
     if verdict.reason:
         return None, f"dimension {dimension}: {verdict.reason}"
     shapes = _shapes(part, sample, cut)
@@ -130,17 +133,6 @@ def _way(site: Site, part: nn.Module, sample: Inputs, length: int, cut: Cut) -> 
     )
     lengths = [call.shapes[n][shape.index(CUT)] for call in site.calls for n, shape in shapes.items() if CUT in shape]
     return Division(entry, max(lengths)), ""
-
-
-def _proof(part: nn.Module, sample: Inputs, cut: Cut) -> RowProof:
-    copied = with_objects_of_its_own(part)
-
-    def call(*tensors: Tensor) -> Any:
-        waiting = iter(tensors)
-        given = sample.map(lambda _: next(waiting))
-        return copied.forward(*given.args, **given.kwargs)
-
-    return RowProof(call, sample.tensors(), cut)
 
 
 def _side_effect(before: Mapping[str, Any], after: Mapping[str, Any], output: Any) -> str:
@@ -157,15 +149,16 @@ def _side_effect(before: Mapping[str, Any], after: Mapping[str, Any], output: An
 
 def _state(part: nn.Module, sample: Inputs) -> dict[str, Any]:
     """All that must be afterwards as it was: values of buffers, versions of what else can be written, plain
-    attributes."""
+    attributes, lists and dicts among the arguments."""
     state: dict[str, Any] = {_RANDOM: random_state(part).numpy().tobytes()}
+    state["its arguments"] = str(tree_structure((sample.args, dict(sample.kwargs))))
     for name, buffer in part.named_buffers():
         state[f"the buffer {name}"] = _digest(buffer)
     for name, parameter in part.named_parameters():
         state[f"the parameter {name}"] = version_of(parameter)
     for name, leaf in _leaves(part, sample).items():
         if isinstance(leaf, Tensor) and not leaf.is_inference():
-            state[f"its input {name}"] = version_of(leaf)
+            state[f"its input {name}"] = id(leaf), version_of(leaf)
     for prefix, inner in part.named_modules():
         for name, value in vars(inner).items():
             if (known := _plain_value(value)) is not None:
@@ -250,23 +243,9 @@ class _AskingInFull:
                 return
             self._busy = True
             try:
-                if reason := _why_dependent(part, entry, Inputs(args, kwargs)):
+                if reason := why_dependent(part, entry, Inputs(args, kwargs)):
                     self._found[entry.module] = reason
             finally:
                 self._busy = False
 
         return ask
-
-
-def _why_dependent(part: nn.Module, entry: Chunk, sample: Inputs) -> str:
-    leaves = _leaves(part, sample)
-    shapes = [entry.inputs[name] for name, leaf in leaves.items() if isinstance(leaf, Tensor)]
-    cut = tuple(shape.index(CUT) if CUT in shape else None for shape in shapes)
-    tensors = [leaf for leaf in leaves.values() if isinstance(leaf, Tensor)]
-    length = next(t.shape[d] for t, d in zip(tensors, cut, strict=True) if d is not None)
-    if length <= entry.size:
-        return ""
-    verdict = _proof(part, sample, cut).of([entry.size, length % entry.size or entry.size])
-    if not verdict.reason and verdict.along != entry.outputs:
-        return "its results have their slices along other dimensions than the plan joins them"
-    return verdict.reason

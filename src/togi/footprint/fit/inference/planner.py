@@ -11,6 +11,7 @@ from torch import Tensor
 
 from togi.core.errors import FitError
 from togi.core.report import Report
+from togi.footprint.fit.inference.chunked import ChunkedForward
 from togi.footprint.fit.inference.divisions import Divisions, divisions_of, why_dependent_in_full
 from togi.footprint.fit.inference.search import ChunkSearch, Draft, Way
 from togi.footprint.fit.inference.simulate import Site, simulation_of, sites_of
@@ -166,6 +167,9 @@ class InferencePlanner(Planner[Draft]):
         """Run the draft. None, and its cuts are forbidden, where outputs differ by more than rounding."""
         plan = self._plan(chunks=self._search.chunks(draft))
         forwards = self._forwards_of(plan)
+        for forward in forwards:
+            if isinstance(forward, ChunkedForward):
+                forward.asks = False  # that is done once, of the plan that is chosen
         with self._under(forwards):
             peak_bytes, outputs, structure = self.run()
         proof = self._reference.compare(outputs, structure)

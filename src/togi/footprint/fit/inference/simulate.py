@@ -56,7 +56,7 @@ class Simulation:
     def peak(self, chunks: Sequence[Chunk]) -> MemoryPeak:
         """Raises what the pass raises."""
         module = self.step.module
-        parts = chunk(module, chunks, at_most_parts=_PARTS if self.mode else None)
+        parts = chunk(module, chunks, at_most_parts=_PARTS if self.mode else None, asks=False)
         tracker = ModuleTracker(module)
         stacks = _Stacks(tracker)
         recording = RunRecorder(where=stacks.now)

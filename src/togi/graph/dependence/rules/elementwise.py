@@ -11,7 +11,7 @@ _COUNTS = (torch.int32, torch.int64)
 
 
 @rule(
-    "pointwise native_dropout fill zero copy hardswish log_sigmoid_forward bucketize _prelu_kernel polar complex "
+    "pointwise native_dropout fill zero copy hardswish log_sigmoid_forward _prelu_kernel polar complex "
     "fake_quantize_per_tensor_affine_cachemask"
 )
 def pointwise(given: Operands) -> Answer:

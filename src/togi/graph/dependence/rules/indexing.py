@@ -68,6 +68,12 @@ def _assigned(given: Operands) -> Answer:
     return _in_own_row(given, [state, source], dim)
 
 
+@rule("bucketize")
+def _bucketize(given: Operands) -> Answer:
+    """Each number meets all boundaries."""
+    return given.rows("self")
+
+
 @rule("searchsorted")
 def _searchsorted(given: Operands) -> Answer:
     edges, state = given.state("sorted_sequence"), given.state("self")

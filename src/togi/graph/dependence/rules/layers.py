@@ -78,7 +78,7 @@ _LAST = {
     "_upsample_bicubic2d_aa reflection_pad2d replication_pad2d",
     3: "max_pool3d max_pool3d_with_indices avg_pool3d adaptive_avg_pool3d _adaptive_avg_pool3d adaptive_max_pool3d "
     "upsample_nearest3d _upsample_nearest_exact3d upsample_trilinear3d reflection_pad3d replication_pad3d "
-    "pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle im2col",
+    "pixel_shuffle pixel_unshuffle im2col",
 }
 """Operators that work on so many last dimensions, each of the others by itself."""
 
@@ -92,6 +92,9 @@ def _on_last(count: int) -> None:
 
 for _count in _LAST:
     _on_last(_count)
+
+
+mixing("channel_shuffle native_channel_shuffle", lambda _: [1])
 
 
 @rule("grid_sampler_2d grid_sampler_3d grid_sampler")
