@@ -480,7 +480,7 @@ def test_the_sign_of_a_zero_is_seen():
 
 def test_a_device_and_a_shape_are_known_by_their_values():
     x, y = points(400), points(300)
-    call = lean(lambda x, y, device, shape: squared(x, y).to(device).view(shape).sum(1))
+    call = lean(lambda x, y, device, shape: squared(x, y).to(device).sum(1) + shape[1])
     for _ in range(2):
         call(x, y, torch.device("cpu"), torch.Size([400, 300]))
     assert len(call._kinds) == 1
