@@ -321,7 +321,7 @@ def test_under_a_limit_of_memory_what_is_computed_again_makes_it_fit() -> None:
     assert first.record.reference is not None
     plain = first.record.reference.footprint
     assert plain is not None
-    limit_bytes = plain.idle_bytes + round(0.8 * plain.peak_bytes)  # malloc keeps what it likes: 0.5 to 0.7 here
+    limit_bytes = plain.idle_bytes + round(0.9 * plain.peak_bytes)  # malloc keeps what it likes: 0.6 to 0.82 here
     found = togi.tune(deep(), rows(), only=["recompute"], max_memory=limit_bytes, **given)
     assert found.best.recipe.find("recompute")
     proof = found.best.trial.footprint
