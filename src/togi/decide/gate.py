@@ -89,7 +89,7 @@ def slower_case(name: str, than: str, share: float, ratio: Interval, *, comparis
     answer = slower_than(share, ratio, comparisons=comparisons)
     least_x, most_x = (1 / end if end > 0 else 0.0 for end in (ratio.high, ratio.low))
     beyond_x = {Answer.PASSED: most_x, Answer.UNDECIDED: least_x}.get(answer, 0.0)
-    by_more = f"than {than} by more than {exact_percent(share)}{_spared(share, beyond_x, comparisons)}"
+    by_more = _by_more(than, share, beyond_x, comparisons)
     sentences = {
         Answer.FAILED: f"{name} is slower {by_more} beyond doubt",
         Answer.PASSED: f"{name} is not slower {by_more}",
@@ -102,7 +102,7 @@ def faster_case(name: str, than: str, share: float, ratio: Interval, *, comparis
     """Whether ``name`` has more than ``1 + share`` times the speed of ``than``, in the same way."""
     answer = faster_than(share, ratio, comparisons=comparisons)
     beyond_x = {Answer.FAILED: ratio.high, Answer.UNDECIDED: ratio.low}.get(answer, 0.0)
-    by_more = f"than {than} by more than {exact_percent(share)}{_spared(share, beyond_x, comparisons)}"
+    by_more = _by_more(than, share, beyond_x, comparisons)
     sentences = {
         Answer.FAILED: f"{name} is not faster {by_more}",
         Answer.PASSED: f"{name} is faster {by_more} beyond doubt",
@@ -111,13 +111,13 @@ def faster_case(name: str, than: str, share: float, ratio: Interval, *, comparis
     return Case(name=name, said=f"{sentences[answer]}: {speed(ratio)}", answer=answer)
 
 
-def _spared(share: float, beyond_x: float, comparisons: int) -> str:
-    """What a gate forgives besides the share, in words behind it, where ``beyond_x``, the end that the sentence speaks
-    of, is forgiven by that alone: "not slower by more than 5 %" would contradict the 0.93x the speed next to it."""
-    limit_x = _criterion(share, comparisons).band_x
+def _by_more(than: str, share: float, beyond_x: float, comparisons: int) -> str:
+    """``than A by more than 5%``; and what a gate forgives besides, where ``beyond_x``, the end that the sentence is
+    about, is forgiven by that alone: "not slower by more than 5 %" would contradict the 0.93x the speed next to it."""
+    by_more, limit_x = f"than {than} by more than {exact_percent(share)}", _criterion(share, comparisons).band_x
     if not 1 + share < beyond_x <= limit_x:
-        return ""
-    return f" and the {percent(limit_x - 1 - share)} that measurements may differ by"
+        return by_more
+    return f"{by_more} and the {percent(limit_x - 1 - share)} that measurements may differ by"
 
 
 def speed(ratio: Interval) -> str:

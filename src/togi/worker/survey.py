@@ -23,7 +23,7 @@ from togi.graph.candidate import Candidate
 from togi.graph.capture import GraphModule, capture, export, held_for
 from togi.machine.describe import machine as this_machine
 from togi.measure import held_by_others, wait_for
-from togi.subject.behaviour import Behaviour, SavedBuffers, observe, same, seed_all
+from togi.subject.behaviour import Behaviour, kept_buffers, observe, same, seed_all
 from togi.subject.identity import code_and_settings_hash
 from togi.subject.inputs import Inputs, Subject, apart
 from togi.subject.inventory import (
@@ -161,18 +161,16 @@ def _written(module: nn.Module, sample: Inputs, signature: Signature, seed: int)
     given = apart(sample)
     tensors = signature.flatten_inputs(given.args, given.kwargs)
     before = [tensor.detach().clone() for tensor in tensors]
-    buffers = SavedBuffers(module)
     seed_all(seed)
-    with torch.no_grad():
+    with torch.no_grad(), kept_buffers(module):
         module(*given.args, **given.kwargs)
-    buffers.restore()
     return [at for at, (was, now) in enumerate(zip(before, tensors, strict=True)) if not same([was], [now])]
 
 
 def _turns_autograd_off(program: nn.Module, sample: Inputs, seed: int) -> bool:
     """Whether it calls modules, and all of them with autograd off. That is turned off at the first that is not, since
     what backward needs may not fit."""
-    fresh, buffers, own_thread, on = apart(sample), SavedBuffers(program), threading.get_ident(), list[bool]()
+    fresh, own_thread, on = apart(sample), threading.get_ident(), list[bool]()
 
     def look(module: nn.Module, _: Any) -> None:
         if module is program:
@@ -183,12 +181,10 @@ def _turns_autograd_off(program: nn.Module, sample: Inputs, seed: int) -> bool:
 
     seed_all(seed)
     try:
-        with register_module_forward_pre_hook(look), torch.enable_grad():
+        with kept_buffers(program), register_module_forward_pre_hook(look), torch.enable_grad():
             program(*fresh.args, **fresh.kwargs)
     except Exception:  # foreign code: it may want gradients inside
         return False
-    finally:
-        buffers.restore()
     return bool(on) and not any(on)
 
 
