@@ -35,19 +35,19 @@ def locked(path: Path, limit_s: float = LONGEST_S) -> Iterator[None]:
 
 
 def _lock(descriptor: int, path: Path, limit_s: float) -> None:
-    assert sys.platform != "win32"
-    import fcntl
+    if sys.platform != "win32":
+        import fcntl
 
-    until = time.monotonic() + limit_s
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= until:
-                held = f"another process has held a lock on {path} for {limit_s:g} s"
-                raise TimeoutError(errno.ETIMEDOUT, held) from None
-            time.sleep(_POLL_S)
-        except OSError:  # it cannot be locked
-            return
-        else:
-            return
+        until = time.monotonic() + limit_s
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    held = f"another process has held a lock on {path} for {limit_s:g} s"
+                    raise TimeoutError(errno.ETIMEDOUT, held) from None
+                time.sleep(_POLL_S)
+            except OSError:  # it cannot be locked
+                return
+            else:
+                return
