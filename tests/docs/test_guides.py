@@ -28,8 +28,9 @@ TUNED_S = 30
 def test_the_guide_runs(guide: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "TOGI_HOME": str(tmp_path / "home"), "PYTHON": sys.executable}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(tmp_path), OFFLINE])
-    program, commands = "", 'set -eu\ntogi() { "$PYTHON" -m togi "$@"; }\n'
-    commands += 'pytest() { "$PYTHON" -m pytest -p togi.pytest_plugin "$@"; }\n'
+    program, commands = "", 'set -eu -o pipefail\ntogi() { "$PYTHON" -m togi "$@"; }\n'
+    # on a busy machine a gate decides nothing
+    commands += 'pytest() { "$PYTHON" -m pytest -p togi.pytest_plugin "$@" | tee said || grep UndecidedError said; }\n'
     for language, title, code in BLOCK.findall(guide.read_text(encoding="utf-8")):
         if title:
             (tmp_path / title).write_text(code, encoding="utf-8")

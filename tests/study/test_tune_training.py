@@ -302,26 +302,26 @@ def test_a_step_that_raises_is_explained_with_its_place() -> None:
 
 
 def deep() -> nn.Module:
-    """Most of what its step takes is kept for the backward pass: 100 MiB and more."""
+    """Most of what its step takes is kept for the backward pass, in blocks so large that malloc gives them back."""
     torch.manual_seed(0)
-    layers = [part for _ in range(10) for part in (nn.Linear(64, 64), nn.GELU(), nn.Tanh())]
-    return nn.Sequential(*layers, nn.Linear(64, 5))
+    layers = [part for _ in range(2) for part in (nn.Linear(66, 66), nn.GELU(), nn.Tanh())]
+    return nn.Sequential(*layers, nn.Linear(66, 5))
 
 
 def rows() -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
-    return torch.randn(16384, 64, generator=generator), torch.randint(0, 5, (16384,), generator=generator)
+    return torch.randn(2**17, 66, generator=generator), torch.randint(0, 5, (2**17,), generator=generator)
 
 
 @pytest.mark.thorough
 def test_under_a_limit_of_memory_what_is_computed_again_makes_it_fit() -> None:
-    given: dict[str, Any] = {"train": True, "step": loss_of, "optimizer": adamw, "effort": "quick", "time_limit_s": 200}
+    given: dict[str, Any] = {"train": True, "step": loss_of, "optimizer": adamw, "effort": "quick", "time_limit_s": 60}
     first = togi.tune(deep(), rows(), only=["recompute"], **given)
     assert first.best.recipe.is_reference, "it gains no time, and nothing asks for memory"
     assert first.record.reference is not None
     plain = first.record.reference.footprint
     assert plain is not None
-    limit_bytes = plain.idle_bytes + round(0.9 * plain.peak_bytes)  # malloc keeps what it likes: 0.6 to 0.82 here
+    limit_bytes = plain.idle_bytes + round(0.8 * plain.peak_bytes)
     found = togi.tune(deep(), rows(), only=["recompute"], max_memory=limit_bytes, **given)
     assert found.best.recipe.find("recompute")
     proof = found.best.trial.footprint

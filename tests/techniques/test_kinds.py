@@ -20,6 +20,7 @@ def test_no_kind_is_answered_wrongly_in_silence(engine: str) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.timeout(900)  # some hundred compilations, next to others
 @pytest.mark.parametrize("engine", ["torch_compile", "aot_inductor"])
 def test_no_kind_is_answered_wrongly_in_silence_by_compiled_code(engine: str) -> None:
     assert {row.kind: row.how for row in answers(engine) if row.end not in ENDS} == {}
