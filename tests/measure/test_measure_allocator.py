@@ -1,11 +1,14 @@
+import contextvars
+import ctypes
 import os
+import platform
 import resource
 import statistics
 
 import pytest
 import torch
 
-from togi.measure import keep_freed_memory
+from togi.measure import keep_freed_memory, with_own_heap
 
 
 def _faults_per_call(keep: bool) -> tuple[bool, float]:
@@ -43,3 +46,30 @@ def test_freed_memory_is_used_again_without_page_faults():
 def test_thresholds_of_the_environment_are_a_candidates_own_choice(monkeypatch):
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "0")
     assert not keep_freed_memory()
+
+
+def _is_of_main_heap() -> bool:
+    """Of a block that is taken now: the third bit of the word before it (malloc.c, NON_MAIN_ARENA)."""
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = (
+        ctypes.c_void_p,
+        [ctypes.c_size_t],
+        [ctypes.c_void_p],
+    )
+    block = libc.malloc(5000)
+    word = ctypes.c_size_t.from_address(block - ctypes.sizeof(ctypes.c_size_t)).value
+    libc.free(block)
+    return not word & 4
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have other heaps")
+def test_what_runs_with_its_own_heap_leaves_the_callers_alone() -> None:
+    assert with_own_heap(_is_of_main_heap) is False
+
+
+def test_what_runs_with_its_own_heap_sees_its_callers_context_and_raises_what_it_raises() -> None:
+    named = contextvars.ContextVar("named", default="nobody")
+    named.set("caller")
+    assert with_own_heap(named.get) == "caller"
+    with pytest.raises(ZeroDivisionError):
+        with_own_heap(lambda: 1 // 0)

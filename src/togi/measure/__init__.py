@@ -1,6 +1,6 @@
 """Measures time and memory in turns, with how sure the figures are. No torch is imported here."""
 
-from togi.measure.allocator import keep_freed_memory
+from togi.measure.allocator import keep_freed_memory, with_own_heap
 from togi.measure.interval import median_interval, ratio_interval, rounds_needed
 from togi.measure.local import LocalRunner
 from togi.measure.memory import MemoryMark, give_back_cache, held_by_others, mark_memory, measure_footprint
@@ -41,4 +41,5 @@ __all__ = [
     "wait_for",
     "warm",
     "why_unusable",
+    "with_own_heap",
 ]

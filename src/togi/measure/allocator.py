@@ -10,11 +10,15 @@ Source: mallopt(3), malloc_trim(3). Under another C library or a preloaded alloc
 
 from __future__ import annotations
 
+import contextvars
 import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import TypeVar
 
+R = TypeVar("R")
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _KEEP = {_M_TRIM_THRESHOLD: 2**31 - 1, _M_MMAP_THRESHOLD: 32 * 2**20}  # 32 MiB is the largest that glibc accepts
 _RETURN = {_M_TRIM_THRESHOLD: 128 * 2**10, _M_MMAP_THRESHOLD: 128 * 2**10}  # its defaults, without the learning
@@ -57,6 +61,14 @@ def keep_as_learned() -> None:
     """Undo ``keep_all_memory`` or ``return_freed_memory``: malloc keeps what it would by now have learned to keep."""
     if _set(_LEARNED):
         trim()
+
+
+def with_own_heap(work: Callable[[], R]) -> R:
+    """What ``work`` returns or raises, run in a thread, for which glibc has a heap of its own. It leaves no holes in
+    the caller's, over which the blocks of what is measured next would scatter: a training step of 211 MiB took 251
+    where it had been proven before."""
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        return thread.submit(contextvars.copy_context().run, work).result()
 
 
 @contextmanager

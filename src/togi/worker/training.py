@@ -22,7 +22,7 @@ from togi.artifact.training import TrainingRecipe
 from togi.core.recipe import STAGES, Recipe, Stage
 from togi.core.records import ErrorReport, Footprint
 from togi.footprint.fit.plan import Plan
-from togi.measure import give_back_cache, mark_memory, measure_footprint, take_turn, warm
+from togi.measure import give_back_cache, mark_memory, measure_footprint, take_turn, warm, with_own_heap
 from togi.measure.phases import phases_ms
 from togi.measure.turn import Turn, Warmup
 from togi.subject.identity import code_and_settings_hash, value_hash
@@ -109,7 +109,10 @@ class TrainingTrialJob(ChildJob[messages.AnyTrial]):
         self.channel.send(messages.Built(build_s=time.perf_counter() - began, notes=notes))
         if truth is not None:
             self.enter("verify")
-            report = self._verified(truth)
+            verified = functools.partial(self._verified, truth)
+            # on a device the host's memory is not measured, and torch keeps what CUDA graphs share by thread
+            report = with_own_heap(verified) if self.config.device == "cpu" else verified()
+            del verified
             self.channel.send(messages.Verified(report=report, notes=report.notes))
         del truth, plain, given
         gc.collect()

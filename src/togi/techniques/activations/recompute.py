@@ -104,10 +104,11 @@ def _share(options: Options) -> float:
 
 def _planned(step: TrainingStep, keep: float) -> Plan:
     from togi.footprint.fit.training.fit import plan_to_keep
+    from togi.measure.allocator import with_own_heap
 
     if not step.samples:
         raise Refused("the record holds no plan, and without a sample none can be made")
-    return plan_to_keep(step, keep)
+    return with_own_heap(lambda: plan_to_keep(step, keep))
 
 
 def _in_words(plan: Plan) -> str:
