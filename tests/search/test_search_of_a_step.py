@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import pytest
 
 from tests.search.search_landscapes import MACHINE, Fake, engine, measured_trial
-from togi.core.records import PLAIN_STEP_RECIPE, Facts, Recipe, Stage, TensorFacts, Trial
+from togi.core.records import PLAIN_STEP_RECIPE, Facts, Outcome, Recipe, Stage, TensorFacts, Trial
 from togi.core.settings import Settings
 from togi.decide.budget import Budget
 from togi.decide.choose import choose
@@ -203,6 +203,26 @@ def test_a_limit_that_is_missed_by_little_is_looked_for_on(beyond: float) -> Non
         trials.append(planted_end(following(search)))
         search.tell(trials[-1])
     assert len(trials) <= 5
+
+
+@pytest.mark.parametrize("limit_bytes", [600, 480, 450])
+def test_what_saves_much_goes_before_what_may_be_faster_until_something_fits(limit_bytes: int) -> None:
+    search, trials = Search(FACTS, Settings(train=True, max_memory_bytes=limit_bytes)), list[Trial]()
+    while not search.gained():
+        trials.append(planted_end(following(search)))
+        search.tell(trials[-1])
+    assert len(trials) <= 3
+
+
+def test_what_was_refused_says_nothing_of_what_trials_take() -> None:
+    search = Search(FACTS, Settings(train=True, max_memory_bytes=600))
+    search.tell(measured_trial(PLAIN_STEP_RECIPE, 1.0, cost_s=9.0, total_bytes=1000))
+    recipes = {recipe.label: recipe for recipe in search.space.recipes()}
+    halved = recipes["micro_batches(parts=2) + plain_step"]
+    before_s = search.cost_s(halved)
+    refused = recipes["channels_last + micro_batches(parts=4) + plain_step"]
+    search.tell(Trial(recipe=refused, outcome=Outcome.REFUSED, stage="channels_last", reason="no", cost_s=0.5))
+    assert search.cost_s(halved) == before_s
 
 
 def test_where_nothing_fits_the_least_is_named_with_what_it_costs() -> None:

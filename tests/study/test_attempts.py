@@ -26,6 +26,20 @@ def test_a_trial_is_verified_and_measured(tmp_path: Path) -> None:
     assert study.processes.warm(FAST) in pool_of(study).processes[:2], "it is kept for the race"
 
 
+@pytest.mark.parametrize(("mib", "fits"), [(7, True), (8, True), (9, False)])
+def test_what_does_not_fit_is_timed_for_a_moment(tmp_path: Path, mib: int, fits: bool) -> None:
+    """It cannot be chosen, however fast it is."""
+    study = open_study(tmp_path, max_memory_bytes=8 << 20)
+    pool_of(study).built[FAST] = [Does.faster(2.0, mib=mib)]
+    found = Attempts(study).attempt(FAST, 60.0)
+    assert (found.outcome, found.footprint and found.footprint.total_bytes) == (Outcome.OK, mib << 20)
+    assert found.measured is not None
+    assert found.measured.speedup_x.median == pytest.approx(2.0)
+    asked = pool_of(study).processes[-1].asked
+    assert asked.count("footprint") == 1
+    assert (asked.count("turn") > 5) is fits
+
+
 def test_what_is_wrong_is_not_measured(tmp_path: Path) -> None:
     study = open_study(tmp_path)
     pool_of(study).built[FAST] = [Does(error=WRONG)]
@@ -124,13 +138,15 @@ def test_what_the_machine_disturbs_is_unstable(tmp_path: Path) -> None:
     assert found.reason.startswith("disturbed: the reference took 10.0 times as long")
 
 
-@pytest.mark.parametrize(("limit", "kept"), [(None, True), (1 << 30, False)])
+@pytest.mark.parametrize(
+    ("at", "limit", "kept"),
+    [("turn", None, True), ("turn", 1 << 30, True), ("footprint", None, True), ("footprint", 1 << 30, False)],
+)
 @pytest.mark.parametrize("cut_off", [True, False])
-@pytest.mark.parametrize("at", ["turn", "footprint"])
 def test_what_was_measured_counts_where_the_limit_ends_it_afterwards(
     tmp_path: Path, at: str, cut_off: bool, limit: int | None, kept: bool
 ) -> None:
-    """Without its memory, unless that decides."""
+    """Without its memory, unless that decides: then it is measured before."""
     study = open_study(tmp_path, max_memory_bytes=limit)
     late = {at: (Outcome.TIMED_OUT, "the time was over")}
     wavering = Does(ms=lambda turn: 5.0 + 4.9 * (turn % 3 == 0), ends=late, turns=20, cut_off=cut_off)
@@ -139,7 +155,7 @@ def test_what_was_measured_counts_where_the_limit_ends_it_afterwards(
     if not (cut_off and kept):
         assert found.outcome is Outcome.TIMED_OUT
         return
-    assert (found.outcome, found.footprint) == (Outcome.OK, None)
+    assert (found.outcome, found.footprint is None) == (Outcome.OK, limit is None)
     assert found.measured is not None
     assert found.measured.speedup_x.median == pytest.approx(2.0)
 

@@ -207,13 +207,18 @@ class ByEngine(dict[Recipe, list[Does]]):
 
 
 def planted(
-    folder: Path, *firsts: Recipe, earlier_ms: tuple[float, ...] = (), before: tuple[Trial, ...] = (), **engines: Does
+    folder: Path,
+    *firsts: Recipe,
+    earlier_ms: tuple[float, ...] = (),
+    before: tuple[Trial, ...] = (),
+    limit_bytes: int | None = None,
+    **engines: Does,
 ) -> StudyRunner:
     """Of a study of 100 s whose compiler takes a minute. ``before``: its trials of an earlier session."""
     engines = {"torch_compile": Does.faster(3.0, builds_s=60.0), **engines}
     with_compiler = MACHINE.model_copy(update={"compiler": "c++"})
     facts = Facts(machine=with_compiler, module_class="Net", functions=CALLS, latency_ms=REFERENCE_MS)
-    settings = {"time_limit_s": 100.0, "only": tuple(engines)}
+    settings = {"time_limit_s": 100.0, "only": tuple(engines), "max_memory_bytes": limit_bytes}
     study = open_study(folder, REFERENCE, *before, facts=facts, firsts=firsts, earlier_ms=earlier_ms, **settings)
     pool_of(study).built = ByEngine(**engines)  # type: ignore[assignment]
     return StudyRunner(study)
@@ -286,6 +291,15 @@ def test_an_interval_that_says_nothing_is_measured_again_before_anything_costly(
     assert not conclusive(first.speedup_x)
     assert BETWEEN_PROCESSES.points_to_faster(first.speedup_x)
     assert runner.study.search.gained(), last.speedup_x
+
+
+def test_what_does_not_fit_is_not_measured_again(tmp_path: Path) -> None:
+    wavers = Does(ms=lambda turn: REFERENCE_MS / (1.2 + turn % 2), mib=9)
+    runner = planted(tmp_path, limit_bytes=8 << 20, openvino=wavers)
+    runner.explore(runner.study.budget.explore_s(), first_gain=True)
+    assert isinstance(runner.study.progress, Said)
+    assert any(trial.recipe.find("openvino") for trial in runner.study.log.trials())
+    assert not any("measured again" in text for text in runner.study.progress.messages)
 
 
 def test_what_is_slower_is_not_measured_again(tmp_path: Path) -> None:

@@ -312,11 +312,12 @@ class Search:
 
     def _first_gain(self, affordable: Sequence[Acquisition]) -> Acquisition:
         """A first gain is worth more than a cheap trial, and most of it soon more than all of it after a compilation. A
-        choice of which nothing is expected waits: another number of threads, say, can cost a factor of ten."""
+        choice of which no speed is expected waits: another number of threads, say, can cost a factor of ten. Where the
+        reference takes too much memory, it is less memory that is the gain."""
         least = MUCH * max(p.improvement for p in affordable)
         promising = [p for p in affordable if p.improvement >= least]
         soon = [p for p in promising if p.cost_s <= promising[0].cost_s + LATER_S]
-        hopeful = [p for p in soon if self.space.features(p.recipe).hopeful]
+        hopeful = [] if self._reference_is_too_large() else [p for p in soon if self.space.features(p.recipe).hopeful]
         return max(hopeful or soon, key=lambda p: p.improvement)
 
     def _begun_instead(self, chosen: Acquisition, affordable: Sequence[Acquisition]) -> Acquisition:
@@ -539,7 +540,8 @@ class Search:
         return _Aim(log_latency, log_limit, least)
 
     def _predict_cost(self, untried: Sequence[RecipeFeatures]) -> list[float]:
-        known = [trial for trial in self._known() if trial.cost_s > 0][-REMEMBERED:]
+        # one that was refused ended before most of what the others take
+        known = [t for t in self._known() if t.cost_s > 0 and t.outcome is not Outcome.REFUSED][-REMEMBERED:]
         costs = {trial.recipe: trial.cost_s for trial in (*self._disturbed, *known)}
         costs |= {recipe: 2 * took_s for recipe, took_s in self._gave_way.items() if took_s > 0}
         observed = [math.log(cost_s) for cost_s in costs.values()]

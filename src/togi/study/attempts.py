@@ -88,29 +88,40 @@ class Attempts:
         self, running: RunningTrial, reference: RunningTrial, *, again: bool = False, before: Timing | None = None
     ) -> Trial:
         self._study.progress.trial_phase(running.recipe, "measure")
-        trial_s = self._study.pace.trial_s
-        timing = self._study.stopwatch.time(running, reference, trial_s, again=again, before=before)
-        footprint = self._footprint(running, reference)
-        outcome, reason = (Outcome.OK, "") if running is reference else self._study.subject.accepted(running)
-        if doubt := self._study.stopwatch.doubt(timing, again=again):
-            outcome, reason = Outcome.UNSTABLE, doubt
+        study, limit_bytes = self._study, self._study.subject.settings.max_memory_bytes
+        footprint = None if limit_bytes is None else self._footprint(running)
+        outcome, reason = (Outcome.OK, "") if running is reference else study.subject.accepted(running)
+        fits = limit_bytes is None or footprint is None or footprint.total_bytes <= limit_bytes
+        if not fits and running is not reference:
+            timing = study.stopwatch.glance(running, reference)
+        else:
+            timing = study.stopwatch.time(running, reference, study.pace.trial_s, again=again, before=before)
+            if doubt := study.stopwatch.doubt(timing, again=again):
+                outcome, reason = Outcome.UNSTABLE, doubt
+        footprint = footprint or self._footprint(running)
+        self._rest(running, reference)
         return _record(running, outcome, reason).model_copy(update={"timing": timing, "footprint": footprint})
 
-    def _footprint(self, running: RunningTrial, reference: RunningTrial) -> Footprint | None:
+    def _footprint(self, running: RunningTrial) -> Footprint | None:
         """None where its time was over when it had been measured, and its memory decides nothing."""
-        study, footprint = self._study, None
-        unlimited = study.subject.settings.max_memory_bytes is None
-        if unlimited and running.ended is None and study.subject.pool.deadline.left_s <= 0:
+        subject = self._study.subject
+        unlimited = subject.settings.max_memory_bytes is None
+        if unlimited and running.ended is None and subject.pool.deadline.left_s <= 0:
             return None  # who is asked now is ended
         try:
-            footprint = running.footprint()
-            if study.subject.facts.device == "cuda":  # both stay, stopped, while others want the device's memory
-                for paused in {running.name: running, reference.name: reference}.values():
-                    paused.rest()
+            return running.footprint()
         except TrialEnded as ended:
             if not (ended.cut_off and unlimited):
                 raise
-        return footprint
+        return None
+
+    def _rest(self, *both: RunningTrial) -> None:
+        """On a device: they stay, stopped, while others want its memory."""
+        subject = self._study.subject
+        if subject.facts.device != "cuda":
+            return
+        for paused in {running.name: running for running in both}.values():
+            paused.rest()
 
 
 def _record(running: RunningTrial, outcome: Outcome, reason: str) -> Trial:

@@ -166,6 +166,10 @@ class Stopwatch:
             self._earlier_ms = math.inf  # measured twice, and shared with nobody: it is slower for good
         return timing
 
+    def glance(self, running: WarmProcess, reference: WarmProcess) -> Timing:
+        """One round, for what a candidate teaches that cannot be chosen. Raises TrialEnded as ``time`` does."""
+        return self._once(running, reference, 0.0)
+
     @property
     def _left_s(self) -> float:
         return min(self._budget.left_s, self._deadline_s())

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from togi.core.records import Outcome, Recipe, Trial
+from togi.decide.budget import Budget
 from togi.decide.faster import BETWEEN_PROCESSES, conclusive
 from togi.measure import undisturbed
 from togi.study.attempts import Attempts
@@ -210,7 +211,7 @@ class StudyRunner:
         self.tried += 1
         self._tell(trial)
         study.allow_for_best()
-        if _may_say_more(trial) and study.processes.is_warm(candidate):
+        if self._may_say_more(trial) and study.processes.is_warm(candidate):
             self._disturbed[candidate] = trial
         self._prune()
         return True
@@ -237,6 +238,17 @@ class StudyRunner:
         study.allow_for_best()
         self._prune()
         return True
+
+    def _may_say_more(self, trial: Trial) -> bool:
+        """Whether it may be faster and fits, and was disturbed, or its interval is too wide to conclude anything
+        from."""
+        known = trial.measured
+        if known is None or not Budget.of(self.study.subject.settings).fits(known):
+            return False
+        if trial.outcome is Outcome.UNSTABLE:
+            return known.speedup_x.high > 1
+        faster = BETWEEN_PROCESSES.points_to_faster(known.speedup_x)
+        return trial.outcome is Outcome.OK and faster and not conclusive(known.speedup_x)
 
     def _share_s(self, candidate: Recipe, left_s: float) -> float:
         search = self.study.search
@@ -265,16 +277,6 @@ class StudyRunner:
             self.study.search.tell(trial)
         if not news:
             time.sleep(_OTHERS_S)
-
-
-def _may_say_more(trial: Trial) -> bool:
-    """Whether it may be faster, and was disturbed, or its interval is too wide to conclude anything from."""
-    if trial.timing is None:
-        return False
-    speedup_x = trial.timing.speedup_x
-    if trial.outcome is Outcome.UNSTABLE:
-        return speedup_x.high > 1
-    return trial.outcome is Outcome.OK and BETWEEN_PROCESSES.points_to_faster(speedup_x) and not conclusive(speedup_x)
 
 
 def _was_alone(trial: Trial) -> bool:
