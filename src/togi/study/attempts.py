@@ -98,22 +98,24 @@ class Attempts:
             timing = study.stopwatch.time(running, reference, study.pace.trial_s, again=again, before=before)
             if doubt := study.stopwatch.doubt(timing, again=again):
                 outcome, reason = Outcome.UNSTABLE, doubt
-        footprint = footprint or self._footprint(running)
+            footprint = self._footprint(running, footprint)
         self._rest(running, reference)
         return _record(running, outcome, reason).model_copy(update={"timing": timing, "footprint": footprint})
 
-    def _footprint(self, running: RunningTrial) -> Footprint | None:
-        """None where its time was over when it had been measured, and its memory decides nothing."""
+    def _footprint(self, running: RunningTrial, known: Footprint | None = None) -> Footprint | None:
+        """``known``: from before it was timed. The larger counts, as a loop of steps takes more the longer it runs.
+        None where its time was over when it had been measured, and its memory decides nothing."""
         subject = self._study.subject
-        unlimited = subject.settings.max_memory_bytes is None
-        if unlimited and running.ended is None and subject.pool.deadline.left_s <= 0:
-            return None  # who is asked now is ended
+        decides = subject.settings.max_memory_bytes is not None and known is None
+        if not decides and running.ended is None and subject.pool.deadline.left_s <= 0:
+            return known  # who is asked now is ended
         try:
-            return running.footprint()
+            found = running.footprint()
         except TrialEnded as ended:
-            if not (ended.cut_off and unlimited):
+            if not ended.cut_off or decides:
                 raise
-        return None
+            return known
+        return found if known is None else max(known, found, key=lambda footprint: footprint.total_bytes)
 
     def _rest(self, *both: RunningTrial) -> None:
         """On a device: they stay, stopped, while others want its memory."""
