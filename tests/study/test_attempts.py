@@ -160,6 +160,15 @@ def test_what_was_measured_counts_where_the_limit_ends_it_afterwards(
     assert found.measured.speedup_x.median == pytest.approx(2.0)
 
 
+def test_what_was_measured_counts_where_the_limit_ends_it_at_rest(tmp_path: Path) -> None:
+    study = open_study(tmp_path, facts=Facts(machine=MACHINE, module_class="Net", device="cuda"))
+    pool_of(study).built[FAST] = [Does.faster(2.0, ends={"rest": (Outcome.TIMED_OUT, "it was late")}, cut_off=True)]
+    found = Attempts(study).attempt(FAST, 60.0)
+    assert found.outcome is Outcome.OK
+    assert found.measured is not None
+    assert found.footprint is not None
+
+
 def test_no_turn_is_begun_that_the_deadline_would_cut_off(tmp_path: Path) -> None:
     """The reference would be gone with it."""
     study = open_study(tmp_path)

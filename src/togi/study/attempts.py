@@ -118,12 +118,16 @@ class Attempts:
         return found if known is None else max(known, found, key=lambda footprint: footprint.total_bytes)
 
     def _rest(self, *both: RunningTrial) -> None:
-        """On a device: they stay, stopped, while others want its memory."""
+        """On a device: they stay, stopped, while others want its memory. What was measured stands if it is late."""
         subject = self._study.subject
-        if subject.facts.device != "cuda":
+        if subject.facts.device != "cuda" or subject.pool.deadline.left_s <= 0:
             return
-        for paused in {running.name: running for running in both}.values():
-            paused.rest()
+        try:
+            for paused in {running.name: running for running in both}.values():
+                paused.rest()
+        except TrialEnded as ended:
+            if not ended.cut_off:
+                raise
 
 
 def _record(running: RunningTrial, outcome: Outcome, reason: str) -> Trial:
