@@ -380,8 +380,8 @@ def test_parts_have_a_precision_of_their_own_within_the_budget_of_the_program(
     with Journal.open(tmp_path / "journal.sqlite", read_only=True) as journal:
         parts = [journal.read(entry.id) for entry in journal.studies() if entry.part]
     lowered = [trial for study in parts for trial in study.trials if not is_exact(trial.recipe)]
-    tried = [trial for trial in lowered if trial.outcome is not Outcome.UNSTABLE]  # a busy machine tells nothing
-    assert not tried or any(trial.eligible for trial in tried), "an error of its own alone refuses nothing"
+    ends = {trial.outcome for trial in lowered if trial.error is not None}  # a busy machine has no time for some
+    assert ends <= {Outcome.OK, Outcome.UNSTABLE, Outcome.TIMED_OUT}, "an error of its own alone refuses nothing"
     assert all(trial.error is None or trial.error.accuracy is None for trial in lowered)
     if max_drop == 0.0:
         assert is_exact(found.best.recipe), "nothing is proven to lose nothing"
