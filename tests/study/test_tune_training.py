@@ -314,8 +314,9 @@ def rows() -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.thorough
+@pytest.mark.timeout(900)  # two studies, next to others
 def test_under_a_limit_of_memory_what_is_computed_again_makes_it_fit() -> None:
-    given: dict[str, Any] = {"train": True, "step": loss_of, "optimizer": adamw, "effort": "quick", "time_limit_s": 60}
+    given: dict[str, Any] = {"train": True, "step": loss_of, "optimizer": adamw, "effort": "quick", "time_limit_s": 200}
     first = togi.tune(deep(), rows(), only=["recompute"], **given)
     assert first.best.recipe.is_reference, "it gains no time, and nothing asks for memory"
     assert first.record.reference is not None
