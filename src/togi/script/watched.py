@@ -6,6 +6,8 @@ copied, up to a limit.
 
 from __future__ import annotations
 
+import itertools
+import operator
 import random
 import threading
 import weakref
@@ -40,7 +42,7 @@ _SIZES_KEPT, _FIRST_KEPT = 6, 3
 _SHORT_S = 2e-4
 """Looking at a call takes some microseconds: more than a few percent of one that takes less than this. Of such calls
 the first ``_ALL_OF`` are looked at, then one in ``_ONE_IN``, and the others are only counted."""
-_ALL_OF, _ONE_IN = 1000, 16
+_ALL_OF, _ONE_IN = 1000, 32
 
 _SHOWN_TENSORS = 2
 _MODES = 3
@@ -99,30 +101,30 @@ class WatchedModule:
         self._looked_at = 0
         self._later = CallTally()
         """The calls that were looked at after the first ones."""
-        self._only_counted = self._left_out = 0
-        """Calls that were only counted, and how many of the next ones will be."""
+        self._counted_before = self._gap = 0
+        self._left_out: Iterator[bool] = iter(())
+        """Of the calls that were only counted those before the last gap, and this gap, with what is left of it."""
         self._gaps = random.Random(0)  # not one call in a fixed number: calls may come in a pattern
 
-    def leaves_out(self, module: nn.Module) -> bool:
-        """Whether the call of ``module`` that is about to be made is only counted; it is counted then."""
-        if not self._left_out or self.reference() is not module:
-            return False
-        with self._lock:
-            left_out = self._left_out > 0
-            self._left_out -= left_out
-            self._only_counted += left_out
-        return left_out
-
-    def looked_at(self, seconds: float) -> None:
-        """One call was looked at, and took so long."""
+    def looked_at(self, seconds: float) -> Iterator[bool] | None:
+        """One call was looked at, and took so long. As many of the next ones as what is returned yields are only
+        counted; None where all are looked at."""
         with self._lock:
             self._looked_at += 1
             if self._looked_at <= _ALL_OF:
-                return
+                return None
             self._later.calls += 1
             self._later.seconds += seconds
-            if self._later.seconds < _SHORT_S * self._later.calls:
-                self._left_out = self._gaps.randrange(2 * _ONE_IN - 1)
+            if self._later.seconds >= _SHORT_S * self._later.calls:
+                return None
+            self._counted_before = self._only_counted
+            self._gap = self._gaps.randrange(2 * _ONE_IN - 1)
+            self._left_out = itertools.repeat(True, self._gap)
+            return self._left_out
+
+    @property
+    def _only_counted(self) -> int:
+        return self._counted_before + self._gap - operator.length_hint(self._left_out)
 
     def tally(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> CallTally:
         """Where a call of ``module``, the one that is watched, is counted. It is about to be made."""

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -58,7 +58,9 @@ class ScriptWatcher:
         self._left_bytes: dict[torch.device, float] = {}
         self._keeps_on: set[torch.device] = set()
         self._watching = True
-        self._undo = watch_outermost_calls(self._call)
+        self._left_out: dict[int, Iterator[bool]] = {}
+        """By the identity of a module: its next calls, which are only counted."""
+        self._undo = watch_outermost_calls(self._call, self._left_out)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self.stop)
 
@@ -69,9 +71,6 @@ class ScriptWatcher:
 
     def _call(self, module: nn.Module, args: Any, kwargs: dict[str, Any], run: Callable[..., Any]) -> Any:
         if not self._watching:
-            return run(module, *args, **kwargs)
-        watched = self._modules.get(id(module))
-        if watched is not None and watched.leaves_out(module):
             return run(module, *args, **kwargs)
         watched, tally = self._tally(module, args, kwargs)
         _wait()  # what was queued on a GPU before is none of its time
@@ -85,8 +84,8 @@ class ScriptWatcher:
                 with self._lock:
                     tally.calls += 1
                     tally.seconds += seconds
-                if watched is not None:
-                    watched.looked_at(seconds)
+                if watched is not None and (left_out := watched.looked_at(seconds)) is not None:
+                    self._left_out[id(module)] = left_out
 
     def _tally(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[WatchedModule | None, CallTally]:
         """The module, if it is watched, and where its call is counted. Never raises: the script is to run as if it was
@@ -114,8 +113,12 @@ class ScriptWatcher:
             if earlier is not None or len(self._modules) + len(self._ended) >= _MOST_MODULES:
                 return earlier  # another thread was first
             kept = self._makes_room(bytes_by_device(module))
-            made = WatchedModule(module, kept=kept, holds=self._holds, when_gone=lambda _: self._gone.append(key))
-            self._modules[key] = made
+
+            def when_gone(_: Any) -> None:
+                self._left_out.pop(key, None)
+                self._gone.append(key)
+
+            made = self._modules[key] = WatchedModule(module, kept=kept, holds=self._holds, when_gone=when_gone)
             return made
 
     def _makes_room(self, needed: Mapping[torch.device, int]) -> bool:
