@@ -15,7 +15,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import togi
+from togi.core.errors import TogiError
+from togi.core.recipe import PLAIN_STEP_RECIPE
+from togi.core.records import Outcome, Trial
 from togi.machine.describe import machine
+from togi.study.result import Best
 from togi.subject.inputs import Inputs, Subject, as_given, samples_of_step, step_sample, with_own_containers
 from togi.subject.micro_batches import backward, split
 from togi.subject.training import TrainingStep
@@ -104,6 +108,23 @@ def test_a_loop_around_micro_batches_trains_as_without_togi(loop: Callable[..., 
     for one, two, before in zip(module.parameters(), other.parameters(), network().parameters(), strict=True):
         torch.testing.assert_close(one, two)
         assert not torch.equal(one, before)
+
+
+def test_where_nothing_was_faster_the_step_is_applied_as_it_is() -> None:
+    module = network()
+    other = copy.deepcopy(module)
+    own, others = adam(module.parameters()), adam(other.parameters())
+    plain = Trial(recipe=PLAIN_STEP_RECIPE, outcome=Outcome.OK)
+    with Best(plain.recipe, plain, None).apply(module, own, step=of_two) as applied:
+        applied.step(pair())
+        zero_after_the_loss(lambda: applied.loss(pair()), own)
+    for _ in range(2):
+        zero_after_the_loss(lambda: of_two(other, pair()), others)
+    for one, two, before in zip(module.parameters(), other.parameters(), network().parameters(), strict=True):
+        assert torch.equal(one, two)
+        assert not torch.equal(one, before)
+    with pytest.raises(TogiError, match="in a loop body of your own"):
+        Best(plain.recipe, plain, None, own_loop=True).apply(module, own, step=of_two).step(pair())
 
 
 def test_an_epoch_of_a_default_loader_runs_to_its_end() -> None:

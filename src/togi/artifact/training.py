@@ -127,14 +127,9 @@ class TrainingRecipe(Record):
             ArtifactError: the module or the optimizer is of another kind than it was proven for. Nothing is changed.
             Refused: it cannot be done in this process, such as an allocator that was not preloaded.
         """
-        from togi.subject.training import TrainingStep, checked_loss, mean_of_outputs
         from togi.techniques.build import StepFailed, build_step
 
-        loss = mean_of_outputs if step is None else checked_loss(step)
-        own_loop = _loop_of_the_user if self.own_loop and step is None else None
-        plain = TrainingStep(
-            module=module, samples=(), loss=loss, optimizer=optimizer, train_step=own_loop, plan=self.plan
-        )
+        plain = dataclasses.replace(_plain(module, optimizer, step, self.own_loop), plan=self.plan)
         self.check(plain)
         try:
             built = build_step(self.recipe, plain)
@@ -147,6 +142,27 @@ class TrainingRecipe(Record):
                 "step(module, sample) -> loss, and take applied.loss(sample) in the loop"
             )
         return AppliedRecipe(built, step is not None, self.own_loop)
+
+
+def as_it_is(
+    module: nn.Module, optimizer: Optimizer | None, step: Callable[..., Any] | None, *, own_loop: bool
+) -> AppliedRecipe:
+    """The step of a live module where nothing was faster. ``own_loop``: that of the study was a loop body."""
+    return AppliedRecipe(_plain(module, optimizer, step, own_loop), step is not None, own_loop)
+
+
+def _plain(
+    module: nn.Module, optimizer: Optimizer | None, step: Callable[..., Any] | None, own_loop: bool
+) -> TrainingStep:
+    from togi.subject.training import TrainingStep, checked_loss, mean_of_outputs
+
+    return TrainingStep(
+        module=module,
+        samples=(),
+        loss=mean_of_outputs if step is None else checked_loss(step),
+        optimizer=optimizer,
+        train_step=_loop_of_the_user if own_loop and step is None else None,
+    )
 
 
 def _loop_of_the_user(*_: Any) -> Any:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from togi.artifact.save import publish
-from togi.artifact.training import TrainingRecipe
+from togi.artifact.training import TrainingRecipe, as_it_is
 from togi.core.errors import TogiError
 from togi.core.records import Outcome, Recipe, Study, Trial
 
@@ -27,6 +27,8 @@ class Best:
     trial: Trial
     artifact: Path | None
     """The folder that holds it, or None where nothing could be saved (the verdict says why)."""
+    own_loop: bool = False
+    """A training step that was tuned is a loop body of the user's own (``train_step``)."""
 
     def save(self, path: str | Path, *, force: bool = False) -> Path:
         """Copy the artifact to ``path`` (``NAME.togi``). Raises OutputExistsError unless ``force``."""
@@ -52,10 +54,10 @@ class Best:
     def apply(
         self, program: Any, optimizer: Any = None, *, step: Any = None, keep_originals: bool = True
     ) -> Installed | AppliedRecipe:
-        """Put the tuned parts into the live program; ``.remove()`` of what is returned takes them out again. Where the
-        original was chosen, since nothing was faster, there are none, and the program stays as it is.
+        """Put the tuned parts into the live program; ``.remove()`` of what is returned takes them out again.
 
-        Of a training step: put the recipe on the live module and its optimizer (``TrainingRecipe.apply``).
+        Of a training step: put the recipe on the live module and its optimizer (``TrainingRecipe.apply``). Where the
+        original was chosen, since nothing was faster, program or step stay as they are.
 
         Args:
             program: what was tuned: a module, ``model.generate``, a pipeline or a function, with the same weights.
@@ -67,6 +69,8 @@ class Best:
         could not be saved (it says what to do by hand), ArtifactError when it is another program.
         """
         if self.recipe.trains:
+            if self.recipe.is_reference:
+                return as_it_is(program, optimizer, step, own_loop=self.own_loop)
             return TrainingRecipe.read(self.folder()).apply(program, optimizer, step)
         if self.recipe.is_reference:
             from togi.artifact.installed import install
@@ -98,7 +102,7 @@ class StudyResult:
         if recipe is None:
             raise TogiError(f"the study chose nothing. {self.record.verdict}")
         trial = self.record.trial(recipe) or Trial(recipe=recipe, outcome=Outcome.OK)
-        return Best(recipe, trial, self.artifact)
+        return Best(recipe, trial, self.artifact, self.record.facts.own_loop)
 
     def save(self, path: str | Path, *, force: bool = False) -> Path:
         return self.best.save(path, force=force)
