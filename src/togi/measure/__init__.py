@@ -1,6 +1,6 @@
 """Measures time and memory in turns, with how sure the figures are. No torch is imported here."""
 
-from togi.measure.allocator import keep_freed_memory, with_own_heap
+from togi.measure.allocator import keep_all_memory, keep_freed_memory, with_own_heap
 from togi.measure.interval import median_interval, ratio_interval, rounds_needed
 from togi.measure.local import LocalRunner
 from togi.measure.memory import MemoryMark, give_back_cache, held_by_others, mark_memory, measure_footprint
@@ -26,6 +26,7 @@ __all__ = [
     "choose_passes",
     "give_back_cache",
     "held_by_others",
+    "keep_all_memory",
     "keep_freed_memory",
     "mark_memory",
     "measure_footprint",

@@ -306,6 +306,8 @@ def identical(one: Tensor, other: Tensor) -> bool:
     a, b = plain(one), plain(other)
     if a.is_floating_point() and a.element_size() == 1:
         a, b = a.float(), b.float()
+    if torch.equal(a, b):  # a sixth of the time
+        return True
     return bool(((a == b) | ((a != a) & (b != b))).all())
 
 

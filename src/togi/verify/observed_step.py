@@ -57,10 +57,6 @@ class ObservedStep:
         """The record without some of the tensors of the first step."""
         return replace(self, tensors={name: t for name, t in self.tensors.items() if name not in names})
 
-    def first_only(self, without: Collection[str] = ()) -> ObservedStep:
-        """The record of the first step, without some of its tensors."""
-        return replace(self.without(without), later={})
-
     def differing(self, other: ObservedStep) -> list[str]:
         """Names of tensors that differ in a bit, or that one of the two does not have."""
         own, others = self.all(), other.all()

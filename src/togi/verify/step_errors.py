@@ -12,17 +12,18 @@ import math
 import re
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
 from togi.core.records import LeafError
 from togi.decide.faithful import FLOOR_ROUNDINGS, MISMATCH_FLOOR, STEP_SPREAD, in_units, unit_in_float64, within
-from togi.verify.compare import Difference, continuous, difference
+from togi.verify.compare import Difference, continuous, difference, identical
 from togi.verify.observed_step import ObservedStep
 from togi.verify.repeatability import noise_limit
 from togi.verify.units import Unit, epsilon_of, share, units
 
-_BLOCK = 1 << 21
-"""Elements compared at a time: 16 MiB in float64."""
+_BLOCK = 1 << 17
+"""Elements compared at a time: 1 MiB in float64, which stays in a cache."""
 _SMALL = 1e-3
 """A tensor that is smaller than this share of its kind is compared with that: it may hold roundings alone."""
 _FOLLOWS = ("update ", "state ")
@@ -30,6 +31,29 @@ _FOLLOWS = ("update ", "state ")
 _LATER = re.compile(r" (?:after|of step) ")
 """Stands in names before the number of a later step, or of all steps."""
 _DISCRETE = Unit(rms=MISMATCH_FLOOR, peak=MISMATCH_FLOOR)
+
+
+class Differing:
+    """Which tensors of a run differ in a bit from another's, told as soon as each is there: of the run only its form is
+    kept."""
+
+    def __init__(self, other: ObservedStep) -> None:
+        """Of both the first step is compared."""
+        self._others = other.tensors
+        self._found: set[str] = set()
+
+    def take(self, name: str, tensor: Tensor) -> Tensor:
+        """A tensor of the run (``observed_step.Keep``)."""
+        known = self._others.get(name)
+        if known is None or identical(tensor, known):
+            self._found.discard(name)  # of a sum of parts the last counts
+        else:
+            self._found.add(name)
+        return tensor.to("meta")
+
+    def names(self, run: ObservedStep) -> set[str]:
+        """Once it has ended; with those that one of the two does not have."""
+        return self._found | (run.tensors.keys() ^ self._others.keys())
 
 
 class Distances:
@@ -121,15 +145,15 @@ def _larger(unit: Unit, share_of_size: Unit, own: Difference | None) -> Unit:
 
 
 def distance(found: Tensor, truth: Tensor, eager: Tensor) -> Difference:
-    """``difference`` in a sixth of the time, where all is finite: a step has many large tensors."""
-    squares = peak = truth_squares = largest = 0.0
+    """``difference`` in a small part of the time, where all is finite: a step has many large tensors."""
     flat, flat_truth = found.reshape(-1), truth.reshape(-1)
+    off = torch.empty(min(_BLOCK, flat.numel()), dtype=torch.float64)
+    squares = peak = truth_squares = largest = 0.0
     for start in range(0, flat.numel(), _BLOCK):
-        one, exact = flat[start : start + _BLOCK], flat_truth[start : start + _BLOCK]
-        wide = exact.double()
-        off = one.double() - wide
-        squares, peak = squares + float(off.norm()) ** 2, max(peak, float(off.norm(math.inf)))
-        truth_squares, largest = truth_squares + float(wide.norm()) ** 2, max(largest, float(wide.norm(math.inf)))
+        exact = flat_truth[start : start + _BLOCK].double()
+        one = torch.sub(flat[start : start + _BLOCK], exact, out=off[: exact.numel()])
+        squares, peak = squares + _square(one), max(peak, _largest(one))
+        truth_squares, largest = truth_squares + _square(exact), max(largest, _largest(exact))
     if not math.isfinite(squares + truth_squares):
         return difference(found, truth, eager)
     count = max(found.numel(), 1)
@@ -140,6 +164,16 @@ def distance(found: Tensor, truth: Tensor, eager: Tensor) -> Difference:
         largest=largest,
         count=found.numel(),
     )
+
+
+def _square(flat: Tensor) -> float:
+    return float(torch.dot(flat, flat))
+
+
+def _largest(flat: Tensor) -> float:
+    """The largest magnitude. ``norm(inf)`` takes twelve times as long."""
+    low, high = torch.aminmax(flat)
+    return max(-float(low), float(high))
 
 
 def units_in_float64(exact: ObservedStep, nudged: Distances, sizes: Mapping[str, float]) -> dict[str, Unit]:
@@ -156,20 +190,28 @@ def _unit_in_float64(exact: Tensor, nudged: Difference | None, size: float) -> U
     )
 
 
-def errors_of(
-    found: ObservedStep,
-    eager: ObservedStep,
-    truth: ObservedStep,
-    units_by_name: Mapping[str, Unit],
-    sizes: Mapping[str, float],
-) -> dict[str, LeafError]:
-    """By name, of every tensor that has a unit, and the shape of the original's."""
-    own, eagers, truths = found.all(), eager.all(), truth.all()
-    return {
-        name: _error(name, own[name], truths[name], eagers[name], unit, sizes[name])
-        for name, unit in units_by_name.items()
-        if name in own and own[name].shape == eagers[name].shape
-    }
+class Judged:
+    """The errors of a run, each measured as soon as its tensor is there: of the run only its form is kept."""
+
+    def __init__(
+        self, eager: ObservedStep, truth: ObservedStep, units_by_name: Mapping[str, Unit], sizes: Mapping[str, float]
+    ) -> None:
+        self._eagers, self._truths, self._units, self._sizes = eager.all(), truth.all(), units_by_name, sizes
+        self.errors: dict[str, LeafError] = {}
+        """By name, of every tensor that has a unit, and the shape of the original's."""
+
+    def take(self, name: str, tensor: Tensor) -> Tensor:
+        """A tensor of the run (``observed_step.Keep``)."""
+        unit, eager = self._units.get(name), self._eagers.get(name)
+        if unit is not None and eager is not None and tensor.shape == eager.shape:
+            self.errors[name] = _error(name, tensor, self._truths[name], eager, unit, self._sizes[name])
+        return tensor.to("meta")
+
+
+def _errors_of(found: ObservedStep, judged: Judged) -> dict[str, LeafError]:
+    for name, tensor in found.all().items():
+        judged.take(name, tensor)
+    return judged.errors
 
 
 def errors_in_float32(
@@ -180,13 +222,13 @@ def errors_in_float32(
     with_tips: Mapping[str, Unit],
     sizes: Mapping[str, float],
 ) -> dict[str, LeafError]:
-    """As ``errors_of``. An activation that tips over changes some gradients by much, lower precision changes most: if
-    half of them are within their units, all are judged as if one had tipped."""
-    errors = errors_of(found, eager, truth, by_name, sizes)
+    """As ``Judged.errors``. An activation that tips over changes some gradients by much, lower precision changes most:
+    if half of them are within their units, all are judged as if one had tipped."""
+    errors = _errors_of(found, Judged(eager, truth, by_name, sizes))
     gradients = [error for name, error in errors.items() if name.startswith("gradient ")]
     if 2 * sum(within(error.units) for error in gradients) < len(gradients):
         return errors
-    return errors_of(found, eager, truth, with_tips, sizes)
+    return _errors_of(found, Judged(eager, truth, with_tips, sizes))
 
 
 def _error(name: str, found: Tensor, truth: Tensor, eager: Tensor, unit: Unit, size: float) -> LeafError:
@@ -256,10 +298,16 @@ def sizes_of(step: ObservedStep) -> dict[str, float]:
     tensors = step.all()
     for name, tensor in tensors.items():
         if continuous(tensor):
-            size = distance(tensor, tensor, tensor).scale
-            squares[_kind(name)] = squares.get(_kind(name), 0.0) + size * size * tensor.numel()
+            squares[_kind(name)] = squares.get(_kind(name), 0.0) + _squares(tensor)
             counts[_kind(name)] = counts.get(_kind(name), 0) + tensor.numel()
     return {name: math.sqrt(squares.get(_kind(name), 0.0) / max(counts.get(_kind(name), 0), 1)) for name in tensors}
+
+
+def _squares(tensor: Tensor) -> float:
+    """The sum of the squares, of what is finite."""
+    flat = tensor.reshape(-1)
+    found = sum((_square(flat[i : i + _BLOCK].double()) for i in range(0, flat.numel(), _BLOCK)), 0.0)
+    return found if math.isfinite(found) else difference(tensor, tensor, tensor).scale ** 2 * tensor.numel()
 
 
 def _kind(name: str) -> str:

@@ -30,7 +30,14 @@ from togi.verify.draws import NarrowDraws
 from togi.verify.float64 import float64_arithmetic, float64_by_default, nudge_parameters
 from togi.verify.observed_step import Around, Keep, ObservedStep, counting_steps, kept_whole, names_of, observe_steps
 from togi.verify.reference import branches, may_branch
-from togi.verify.step_errors import Distances, SpreadInFloat32, apart_beyond_noise, sizes_of, units_in_float64
+from togi.verify.step_errors import (
+    Differing,
+    Distances,
+    SpreadInFloat32,
+    apart_beyond_noise,
+    sizes_of,
+    units_in_float64,
+)
 from togi.verify.training import NUDGES, StepTruth, warm_copy, warm_twin
 from togi.verify.units import Unit
 
@@ -99,10 +106,9 @@ class _TruthOfStep:
                 f"The optimizer runs for the first time in the step that is proven ({self.warm_steps + 1}), so what a "
                 "recipe does to a state that it has already was not compared."
             )
-        again = self._run(self.samples[:1])
-        ignored = frozenset(name for name in eager.differing(again) if name.startswith("kept "))
-        eager, again = eager.without(ignored), again.without(ignored)
-        if unrepeatable := self._unrepeatable(eager, again):
+        ignored, again, unrepeatable = self._again(eager)
+        eager = eager.without(ignored)
+        if unrepeatable:
             return self._truth(eager, ignored=ignored, unrepeatable=unrepeatable)
         exact, around, fallback = self._float64(eager, ignored)
         spread = self._spread(eager, exact, again)
@@ -120,7 +126,7 @@ class _TruthOfStep:
             exact_units={} if exact is None else self._exact_units(exact, around, sizes),
             sizes=sizes,
             ignored=ignored,
-            repeats_to_the_bit=not eager.first_only().differing(again),
+            repeats_to_the_bit=again is None,
             fallback=fallback,
         )
 
@@ -184,14 +190,15 @@ class _TruthOfStep:
         with explained_step(step, self.warm_steps + 1):
             return observe_steps(step, samples, self.step, keep=keep)
 
-    def _spread(self, eager: ObservedStep, exact: ObservedStep | None, again: ObservedStep) -> SpreadInFloat32:
-        """The original's runs with parameters moved. Where there is no float64, with the steps after the proven one,
-        which are judged in float32 then."""
+    def _spread(self, eager: ObservedStep, exact: ObservedStep | None, again: ObservedStep | None) -> SpreadInFloat32:
+        """The original's runs with parameters moved, and one as it is (``again``) where that differs. Where there is no
+        float64, with the steps after the proven one, which are judged in float32 then."""
         spread = SpreadInFloat32(eager, exact or eager)
-        repeated = spread.distances()
-        for name, tensor in again.all().items():
-            repeated.take(name, tensor)
-        spread.add(repeated)
+        if again is not None:
+            repeated = spread.distances()
+            for name, tensor in again.all().items():
+                repeated.take(name, tensor)
+            spread.add(repeated)
         samples = self.samples if exact is None else self.samples[:1]
         for number, roundings in enumerate(NUDGES):
             moved = spread.distances()
@@ -240,42 +247,58 @@ class _TruthOfStep:
         Casts to a narrower type are widened, and draws are those of float32. Where nothing changes without that, or it
         runs so alone, nothing stands between a candidate's kernels and its tensors.
         """
-        bare, _ = self._tried(self.samples[:1], float64_by_default)
         exact, why = self._tried(self.samples, exact_arithmetic)
         around: Around = exact_arithmetic
-        if exact is None and bare is not None:
-            exact, why = self._tried(self.samples, float64_by_default)
+        if exact is None:
+            exact, _ = self._tried(self.samples, float64_by_default)
             around = float64_by_default
-        elif exact is not None and bare is not None and not exact.first_only(ignored).differing(bare.without(ignored)):
-            around = float64_by_default
+        else:
+            seen = Differing(exact)
+            bare, _ = self._tried(self.samples[:1], float64_by_default, seen.take)
+            if bare is not None and not seen.names(bare) - ignored:
+                around = float64_by_default
         if exact is None:
             return None, nullcontext, f"it does not run in float64 ({why})"
         if exact.all().keys() - ignored != eager.all().keys():
             return None, nullcontext, "in float64 it has other gradients or other state"
         return exact.without(ignored), around, ""
 
-    def _tried(self, samples: Sequence[Inputs], around: Around) -> tuple[ObservedStep | None, str]:
+    def _tried(
+        self, samples: Sequence[Inputs], around: Around, keep: Keep = kept_whole
+    ) -> tuple[ObservedStep | None, str]:
         try:
-            return self._run_twin(samples, around), ""
+            return self._run_twin(samples, around, keep=keep), ""
         except Exception as error:  # foreign code: a forward pass may insist on its own dtype
             return None, first_line(error)
 
-    def _unrepeatable(self, eager: ObservedStep, again: ObservedStep) -> str:
-        """Why two runs from one state are not the same step; a note where they differ by the order of sums alone."""
+    def _again(self, eager: ObservedStep) -> tuple[frozenset[str], ObservedStep | None, str]:
+        """What is another number in each run, another run where it is not the same step to the bit, and why it is not
+        the same step at all."""
+        seen = Differing(eager)
+        again = self._run(self.samples[:1], keep=seen.take)
+        differing = seen.names(again)
+        ignored = frozenset(name for name in differing if name.startswith("kept "))
         states = eager.generators.differ_from(again.generators)
-        apart = apart_beyond_noise(eager, again)
+        if not states and not differing - ignored:
+            return ignored, None, ""
+        again = self._run(self.samples[:1]).without(
+            ignored
+        )  # whole, which is seldom needed
+        apart = apart_beyond_noise(eager.without(ignored), again)
         if not states and apart is None:
-            if eager.first_only().differing(again):
-                self.notes.append("The original's step is not repeatable to the bit, but within rounding.")
-            return ""
-        name, off = apart or (states[0], math.inf)
-        how = f" by {off:.1g} of its size" if math.isfinite(off) else ""
-        return (
-            f"two runs of the original's step from the same state differ in {name}{how}, so nothing can be proven "
-            "equal to it. The step reads what cannot be put back (the clock, a file, an iterator, another thread, a "
-            "large tensor that it keeps outside of the module: make that a buffer), or adds up in an order that "
-            "changes: torch.use_deterministic_algorithms(True) names such operations"
-        )
+            self.notes.append("The original's step is not repeatable to the bit, but within rounding.")
+            return ignored, again, ""
+        return ignored, again, _unrepeatable(*(apart or (states[0], math.inf)))
+
+
+def _unrepeatable(name: str, off: float) -> str:
+    how = f" by {off:.1g} of its size" if math.isfinite(off) else ""
+    return (
+        f"two runs of the original's step from the same state differ in {name}{how}, so nothing can be proven equal to "
+        "it. The step reads what cannot be put back (the clock, a file, an iterator, another thread, a large tensor "
+        "that it keeps outside of the module: make that a buffer), or adds up in an order that changes: "
+        "torch.use_deterministic_algorithms(True) names such operations"
+    )
 
 
 def _has_finite_gradients(step: TrainingStep) -> bool:

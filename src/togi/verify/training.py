@@ -30,8 +30,8 @@ from togi.subject.plain_tensors import plain
 from togi.subject.training import LossFunction, Snapshot, TrainingStep
 from togi.torch_internals.float32 import ieee_float32
 from togi.verify.float64 import float64_by_default, nudge_parameters, widened, widened_inputs
-from togi.verify.observed_step import COUNTED, Around, ObservedStep, observe_steps
-from togi.verify.step_errors import SpreadInFloat32, errors_in_float32, errors_of, problems_of, sizes_of
+from togi.verify.observed_step import COUNTED, Around, Keep, ObservedStep, kept_whole, observe_steps
+from togi.verify.step_errors import Judged, SpreadInFloat32, errors_in_float32, problems_of, sizes_of
 from togi.verify.uneven_rows import why_not_in_parts
 from togi.verify.units import Unit
 
@@ -110,11 +110,11 @@ class StepTruth:
         written = {name for name in found.tensors if name.startswith(COUNTED) and name not in self.eager.tensors}
         return found.without(self.ignored | written)
 
-    def observe_twin(self, build: Build) -> ObservedStep:
+    def observe_twin(self, build: Build, keep: Keep = kept_whole) -> ObservedStep:
         """What it does in float64. Raises whatever it raises."""
         with self.step.undisturbed(), self.step.surroundings.widened(), float64_by_default():
             twin = warm_twin(self.step, self.start, self.samples)
-            return self._comparable(observe_steps(build(twin), twin.samples, self.step, self.around_twin))
+            return self._comparable(observe_steps(build(twin), twin.samples, self.step, self.around_twin, keep))
 
 
 def warm_copy(step: TrainingStep, start: Snapshot, samples: Sequence[Inputs]) -> TrainingStep:
@@ -178,12 +178,13 @@ def _in_float64(
     build: Build, truth: StepTruth, exact: ObservedStep, in_float32: ObservedStep
 ) -> tuple[dict[str, LeafError], list[str], str]:
     """The errors and problems on the float64 twin, with a note on them."""
+    judged = Judged(exact, exact, truth.exact_units, truth.sizes)
     try:
-        found = truth.observe_twin(build)
+        found = truth.observe_twin(build, judged.take)
     except Exception as error:  # foreign code: kernels that a candidate brings along
         note = f"It does not run in float64 ({first_line(error)}): it was compared in float32 alone."
         return _of_later_steps(truth, in_float32), [], note
-    errors = errors_of(found, exact, exact, truth.exact_units, truth.sizes)
+    errors = judged.errors
     worst = max((error.rmse for error in errors.values()), default=0.0)
     note = f"In float64 {len(errors)} tensors of the step agree with the original's to {worst:.1g} of their size."
     return errors, problems_of(found, exact, of_twins=True), note

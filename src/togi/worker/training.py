@@ -22,7 +22,15 @@ from togi.artifact.training import TrainingRecipe
 from togi.core.recipe import STAGES, Recipe, Stage
 from togi.core.records import ErrorReport, Footprint
 from togi.footprint.fit.plan import Plan
-from togi.measure import give_back_cache, mark_memory, measure_footprint, take_turn, warm, with_own_heap
+from togi.measure import (
+    give_back_cache,
+    keep_all_memory,
+    mark_memory,
+    measure_footprint,
+    take_turn,
+    warm,
+    with_own_heap,
+)
 from togi.measure.phases import phases_ms
 from togi.measure.turn import Turn, Warmup
 from togi.subject.identity import code_and_settings_hash, value_hash
@@ -71,6 +79,7 @@ class _SurveyStepJob(ChildJob[messages.SurveySubject]):
 class _StepTruthJob(ChildJob[messages.MakeTruth]):
     def run(self) -> None:
         self.enter("truth")
+        keep_all_memory()  # no time is measured here, and each new page costs some
         truth = make_step_truth(TrainingStep.of(self.subject, device=self.config.device), seed=self.config.seed)
         _truth_file(self.folder).parent.mkdir(exist_ok=True)
         truth.save(_truth_file(self.folder))
