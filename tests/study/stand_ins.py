@@ -250,6 +250,14 @@ class Pool:
         """Of those that were loaded from files."""
         self.checked: list[Purpose | None] = []
         """What each of those was verified for."""
+        self.rest_of_truth: dict[Recipe, Does] = {}
+        """What the process does that makes it, by the recipe that needs it first."""
+
+    def complete_truth(self, recipe: Recipe, facts: Facts, limits: Limits, on_phase: Callable[[str], None]) -> Facts:
+        if (does := self.rest_of_truth.get(recipe)) is not None:
+            on_phase("truth")
+            Process(self.clock, "truth", Recipe(), does).build(limits)
+        return facts
 
     def start(self, recipe: Recipe, _facts: Facts, limits: Limits, on_phase: Callable[[str], None]) -> Process:
         on_phase("build")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,6 +58,19 @@ def test_how_its_process_ends_is_how_the_trial_does(tmp_path: Path, at: str, out
     pool_of(study).built[FAST] = [Does(ends={at: (outcome, "no more")})]
     found = Attempts(study).attempt(FAST, 60.0)
     assert (found.outcome, found.reason, found.stage) == (outcome, "no more", at)
+
+
+@pytest.mark.parametrize(
+    ("ends", "outcome"), [({}, Outcome.OK), ({"start": (Outcome.CRASHED, "no more")}, Outcome.CRASHED)]
+)
+def test_the_rest_of_the_truth_is_none_of_its_costs(tmp_path: Path, ends: dict[str, Any], outcome: Outcome) -> None:
+    study = open_study(tmp_path)
+    pool_of(study).built[FAST] = [Does.faster(2.0)]
+    pool_of(study).rest_of_truth[FAST] = Does(builds_s=500.0, ends=ends)
+    found = Attempts(study).attempt(FAST, 60.0)
+    assert (found.recipe, found.outcome) == (FAST, outcome)
+    assert found.cost_s < 100
+    assert found.reason == ("no more" if ends else "")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from togi.decide.faithful import MAX_UNITS
 from togi.subject.inputs import Subject
 from togi.subject.training import Snapshot, TrainingStep, checked_loss
 from togi.techniques import technique
-from togi.verify.step_truth import make_step_truth
+from togi.verify.step_truth import complete_step_truth, make_step_truth
 from togi.verify.training import StepTruth, verify_step
 
 SAMPLE = torch.linspace(-1, 1, 48).reshape(6, 8)
@@ -41,6 +42,45 @@ def net() -> nn.Sequential:
 
 def truth_of(module: nn.Module, samples: Any = SAMPLE, **how: Any) -> StepTruth:
     return make_step_truth(TrainingStep.of(Subject(module, samples, optimizer=adam, **how)), seed=0)
+
+
+def test_a_part_of_the_truth_proves_what_is_equal_to_the_bit_and_nothing_else(tmp_path: Path) -> None:
+    step = TrainingStep.of(Subject(net(), SAMPLE, optimizer=adam))
+    part = make_step_truth(step, seed=0, whole=False)
+    assert not part.complete
+    assert verify_step(lambda given: given, part, to_the_bit=True).faithful
+    fused = technique("fused")
+    for to_the_bit in (True, False):
+        report = verify_step(lambda given: fused.apply_step(given, {}), part, to_the_bit=to_the_bit)
+        assert not report.faithful
+        assert "equal to the bit" in report.problems[0]
+
+    part.save(tmp_path / "step.pt")
+    whole = complete_step_truth(StepTruth.load(tmp_path / "step.pt", step), seed=0)
+    assert whole.complete
+    assert verify_step(lambda given: fused.apply_step(given, {}), whole).faithful
+    known = make_step_truth(step, seed=0)
+    assert whole.exact is not None
+    assert known.exact is not None
+    assert not whole.exact.differing(known.exact)
+    assert (whole.units, whole.units_with_tips, whole.exact_units) == (
+        known.units,
+        known.units_with_tips,
+        known.exact_units,
+    )
+
+
+def test_what_never_repeats_to_the_bit_has_its_whole_truth_at_once() -> None:
+    def loses_bits(module: nn.Module, optimizer: Any, sample: Tensor) -> Tensor:
+        order = torch.randperm(len(sample), generator=torch.Generator().manual_seed(time.perf_counter_ns() % 2**31))
+        return body(module, optimizer, sample[order])
+
+    many = torch.randn(512, 8, generator=torch.Generator().manual_seed(0))
+    step = TrainingStep.of(Subject(net(), many, optimizer=adam, train_step=loses_bits))
+    truth = make_step_truth(step, seed=0, whole=False)
+    assert not truth.unrepeatable
+    assert not truth.repeats_to_the_bit
+    assert truth.complete
 
 
 def body(module: nn.Module, optimizer: Any, sample: Tensor) -> Tensor:

@@ -71,8 +71,9 @@ def config(tmp_path: Path) -> ServerConfig:
         machine=machine(),
         train=True,
     )
-    job = training._StepTruthJob(messages.MakeTruth(log=""), made, subject(), Parent())  # type: ignore[arg-type]
-    job.run()
+    for rest in (False, True):
+        asked = messages.MakeTruth(log="", rest=rest)
+        training._StepTruthJob(asked, made, subject(), Parent()).run()  # type: ignore[arg-type]
     return made
 
 

@@ -18,7 +18,9 @@ class Attempts:
 
     def attempt(self, candidate: Recipe, timeout_s: float) -> Trial:
         """Try it, and once more where that may end otherwise."""
-        began = self._study.clock()
+        if (unproven := self._without_truth(candidate)) is not None:
+            return unproven
+        began = self._study.clock()  # what others need as well is none of its costs
 
         def built() -> Trial:
             return self._built_and_measured(candidate, timeout_s)
@@ -29,6 +31,17 @@ class Attempts:
         if killed or (trial.outcome is Outcome.OUT_OF_MEMORY and self._processes.free_memory()):
             trial = self._ended_or_measured(candidate, built)
         return trial.model_copy(update={"cost_s": self._study.clock() - began})
+
+    def _without_truth(self, candidate: Recipe) -> Trial | None:
+        """How its trial ends where what it is compared with cannot be made; None where that is there."""
+        subject = self._study.subject
+        try:
+            subject.complete_truth(candidate, self._study.progress.message)
+        except NoTimeLeft as error:
+            return Trial(recipe=candidate, outcome=Outcome.TIMED_OUT, reason=str(error), stage="start")
+        except TrialEnded as ended:
+            return ended.record().model_copy(update={"recipe": candidate})
+        return None
 
     def measure_again(self, disturbed: Trial) -> Trial:
         """One that the machine disturbed, or whose interval says nothing, whose process is warm. What the machine did

@@ -61,6 +61,13 @@ class TunedSubject:
             self.facts = self.pool.make_truth(self.facts, limits, lambda phase: tell(f"{phase} of {self.name}"))
         self.has_truth = True
 
+    def complete_truth(self, recipe: Recipe, tell: Callable[[str], None]) -> None:
+        """Make what of it was left out until ``recipe`` needs it. Raises TrialEnded."""
+        limits = Limits(timeout_s=SURVEY_TIMEOUT_S)
+        self.facts = self.pool.complete_truth(
+            recipe, self.facts, limits, lambda phase: tell(f"{phase} of {self.name}, the rest of it")
+        )
+
     def accepted(self, running: HasVerdict) -> tuple[Outcome, str]:
         """What its verification means under these settings, and why."""
         if running.error is None:

@@ -1,7 +1,8 @@
 """Makes the truth of a training step: warms the original up, and runs its step in float32 and in float64.
 
-It costs, with n steps that are looked at after the proven one: ``WARM_STEPS`` steps or more; 1 + n in float32 and
-twice as many in float64; and six single ones, of which one is in float64. A step in float64 takes about twice as long.
+It costs, with n steps that are looked at after the proven one: ``WARM_STEPS`` steps or more, 1 + n in float32, and a
+single one. So much proves what is equal to the bit. For all else four single ones come on top, and in float64 twice 1 +
+n and a single one; a step in float64 takes about twice as long.
 """
 
 from __future__ import annotations
@@ -54,11 +55,15 @@ _NAMED = 5
 
 
 def make_step_truth(
-    step: TrainingStep, *, seed: int, warm_steps: int = WARM_STEPS, later_steps: int = LATER_STEPS
+    step: TrainingStep, *, seed: int, warm_steps: int = WARM_STEPS, later_steps: int = LATER_STEPS, whole: bool = True
 ) -> StepTruth:
     """Run the original's step until it is warm, then once observed, in float32 and in float64.
 
     ``step`` stays as it is, and so does what a ``train_step`` keeps outside of module and optimizer.
+
+    Args:
+        whole: else only what a candidate that is equal to the bit is proven by, a quarter of the work, where the
+            original repeats itself to the bit (``StepTruth.complete`` says so).
 
     Raises:
         SubjectError: the step raises, trains nothing, changes the module's structure, runs compiled as a whole, or its
@@ -70,7 +75,15 @@ def make_step_truth(
             "function itself. What is compiled inside of it, such as the optimizer's step, stays so"
         )
     with step.undisturbed(), ieee_float32():
-        return _TruthOfStep(step, seed, warm_steps, later_steps).truth()
+        return _TruthOfStep(step, seed, warm_steps, later_steps).truth(whole=whole)
+
+
+def complete_step_truth(truth: StepTruth, *, seed: int) -> StepTruth:
+    """With what was left out of it. ``seed``: the same again."""
+    with truth.step.undisturbed(), ieee_float32():
+        rest = _TruthOfStep(truth.step, seed, WARM_STEPS, LATER_STEPS, [*truth.notes])
+        rest.start, rest.samples = truth.start, truth.samples
+        return rest.completed(truth.eager, None, truth.ignored)
 
 
 class _Narrowest(FunctionObserver):
@@ -93,7 +106,7 @@ class _TruthOfStep:
     later_steps: int
     notes: list[str] = field(default_factory=list)
 
-    def truth(self) -> StepTruth:
+    def truth(self, *, whole: bool) -> StepTruth:
         self.start, warm_optimizer_steps = self._warm_up()
         given, proven = self.step.samples, range(self.warm_steps, self.warm_steps + 1 + self.later_steps)
         following = [given[i % len(given)] for i in proven]
@@ -110,6 +123,12 @@ class _TruthOfStep:
         eager = eager.without(ignored)
         if unrepeatable:
             return self._truth(eager, ignored=ignored, unrepeatable=unrepeatable)
+        if not whole and again is None:
+            return self._truth(eager, ignored=ignored, complete=False)
+        return self.completed(eager, again, ignored)
+
+    def completed(self, eager: ObservedStep, again: ObservedStep | None, ignored: frozenset[str]) -> StepTruth:
+        """With the spread of float32 and with float64. ``again``: as ``_again`` returns it."""
         exact, around, fallback = self._float64(eager, ignored)
         spread = self._spread(eager, exact, again)
         if exact is not None and (doubt := self._branches(eager, exact, spread)):
@@ -281,9 +300,7 @@ class _TruthOfStep:
         states = eager.generators.differ_from(again.generators)
         if not states and not differing - ignored:
             return ignored, None, ""
-        again = self._run(self.samples[:1]).without(
-            ignored
-        )  # whole, which is seldom needed
+        again = self._run(self.samples[:1]).without(ignored)  # whole, which is seldom needed
         apart = apart_beyond_noise(eager.without(ignored), again)
         if not states and apart is None:
             self.notes.append("The original's step is not repeatable to the bit, but within rounding.")

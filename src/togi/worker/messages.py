@@ -57,6 +57,8 @@ class MakeTruth(_JobFields):
     """Compute what trials are compared with, into the run's folder. Answer: ``TruthMade``."""
 
     kind: Literal["truth"] = "truth"
+    rest: bool = False
+    """Of a training step: what was left out at first, as recipes that are equal to the bit need less."""
 
 
 class CallFunction(_JobFields):
@@ -265,6 +267,8 @@ class IdleRewrites(Record):
 
 class TruthMade(Record):
     notes: tuple[str, ...]
+    complete: bool = True
+    """Else it proves only what is equal to the bit."""
     metric_problem: str = ""
     """Why the subject's metric cannot judge anything."""
 

@@ -21,6 +21,7 @@ from togi.core.records import Facts, Machine, Recipe, Record
 from togi.subject.batch import Batch
 from togi.subject.effects import Effects
 from togi.techniques import technique
+from togi.techniques.registry import equals_to_the_bit
 from togi.worker import messages
 from togi.worker.channel import encoded, new_token
 from togi.worker.deadline import Deadline
@@ -99,6 +100,8 @@ class WorkerPool:
         self._servers: dict[tuple[tuple[str, str], ...], TrialServer] = {}
         self._captured: CapturedServer | None = None
         self._truth: RunningTrial | None = None
+        self._truth_is_whole = True
+        """Else it proves only what is equal to the bit."""
         self.export_s = 0.0
         """What capturing the subject takes a child that saves it; nothing where it has it from the process that forked
         it."""
@@ -217,8 +220,23 @@ class WorkerPool:
             made = truth.wait_for(messages.TruthMade)
         if made.metric_problem and self.config.needs_metric:
             raise SubjectError(f"nothing can be judged by the metric, which --max-drop limits: {made.metric_problem}")
+        self._truth_is_whole = made.complete
         unused = (f"The metric is not used: {made.metric_problem}.",) if made.metric_problem else ()
-        facts = changed(facts, notes=(*facts.notes, *made.notes, *unused))
+        return self._noted(facts, *made.notes, *unused)
+
+    def complete_truth(self, recipe: Recipe, facts: Facts, limits: Limits, on_phase: OnPhase) -> Facts:
+        """Make what was left out of the truth of a training step at first, once ``recipe`` needs it: what claims to be
+        equal to the bit does not. Returns the facts as ``make_truth`` does. Raises TrialEnded."""
+        if self._truth_is_whole or recipe.is_reference or equals_to_the_bit(recipe):
+            return facts
+        job = messages.MakeTruth(log=self._new_log("truth"), part=self._part, rest=True)
+        with RunningTrial.begin(self.server({}), job, limits, "truth", on_phase) as running:
+            made = running.wait_for(messages.TruthMade)
+        self._truth_is_whole = True
+        return self._noted(facts, *made.notes)
+
+    def _noted(self, facts: Facts, *notes: str) -> Facts:
+        facts = changed(facts, notes=(*facts.notes, *notes))
         changed(Survey.read(self.folder), facts=facts).write(self.folder)
         return facts
 
@@ -248,6 +266,7 @@ class WorkerPool:
         return self._start(recipe, facts, limits, on_phase)
 
     def _start(self, recipe: Recipe, facts: Facts, limits: Limits, on_phase: OnPhase) -> RunningTrial:
+        facts = self.complete_truth(recipe, facts, Limits(timeout_s=limits.timeout_s), on_phase)
         job = messages.TryRecipe(log=self._new_log("trial"), part=self._part, recipe=recipe)
         environment = environment_of(recipe, facts)
         if self._captured is not None and not environment and captures(recipe):
@@ -296,6 +315,8 @@ class WorkerPool:
         this processor lacks. What an artifact says of the machine is not believed: libraries that are preloaded are
         those that were found on this one.
         """
+        if check is not None:
+            facts = self.complete_truth(recipe, facts, Limits(timeout_s=limits.timeout_s), lambda _: None)
         server = self.server(environment_of(recipe, changed(facts, machine=self.config.machine)))
         job = messages.TryArtifact(
             log=self._new_log("artifact"),

@@ -39,7 +39,7 @@ from togi.subject.training import TrainingStep
 from togi.subject.validation import deciding_hash
 from togi.techniques.build import build_step, fingerprint
 from togi.techniques.registry import equals_to_the_bit, technique
-from togi.verify.step_truth import make_step_truth
+from togi.verify.step_truth import complete_step_truth, make_step_truth
 from togi.verify.training import StepTruth, verify_step, warm_copy
 from togi.worker import messages
 from togi.worker.job import TRUTH_FOLDER, ChildJob
@@ -80,11 +80,21 @@ class _StepTruthJob(ChildJob[messages.MakeTruth]):
     def run(self) -> None:
         self.enter("truth")
         keep_all_memory()  # no time is measured here, and each new page costs some
-        truth = make_step_truth(TrainingStep.of(self.subject, device=self.config.device), seed=self.config.seed)
-        _truth_file(self.folder).parent.mkdir(exist_ok=True)
-        truth.save(_truth_file(self.folder))
+        step = TrainingStep.of(self.subject, device=self.config.device)
+        file = _truth_file(self.folder)
+        if self.job.rest:
+            known = StepTruth.load(file, step)
+            truth = complete_step_truth(known, seed=self.config.seed)
+            notes = truth.notes[len(known.notes) :]
+        else:
+            truth = make_step_truth(step, seed=self.config.seed, whole=False)
+            notes = truth.notes
+        file.parent.mkdir(exist_ok=True)
+        written = file.with_suffix(".new")
+        truth.save(written)
+        written.replace(file)
         unproven = (truth.fallback and f"Float64 proves nothing of this step: {truth.fallback}.",)
-        self.channel.send(messages.TruthMade(notes=(*truth.notes, *filter(None, unproven))))
+        self.channel.send(messages.TruthMade(notes=(*notes, *filter(None, unproven)), complete=truth.complete))
 
 
 def _truth_file(folder: Path) -> Path:

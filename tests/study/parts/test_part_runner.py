@@ -49,6 +49,9 @@ class Pool:
     def make_truth(self, *_: object) -> None:
         return None
 
+    def complete_truth(self, *_: object) -> None:
+        return None
+
     def start(self, *_: object) -> object:
         return self.running
 
