@@ -21,6 +21,17 @@ BLOCK = re.compile(r'^```(python|console)(?: title="([^"]+)")?\n(.*?)^```$', re.
 GUIDES = [ROOT / "docs" / "start.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
 TUNED_S = 30
 """Enough for some recipes, their race and the proof, next to another worker, where guides say up to twice as long."""
+TOGI = """
+togi() {
+    local code=0
+    for try in 1 2 3; do  # on a busy machine nothing is faster beyond doubt, and the next one goes on where that ended
+        code=0
+        "$PYTHON" -m togi "$@" | tee answered || code=$?
+        [ $code = 1 ] && grep -q "nothing is faster beyond doubt" answered || break
+    done
+    return $code
+}
+"""
 
 
 @pytest.mark.thorough(60)
@@ -28,7 +39,7 @@ TUNED_S = 30
 def test_the_guide_runs(guide: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "TOGI_HOME": str(tmp_path / "home"), "PYTHON": sys.executable}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(tmp_path), OFFLINE])
-    program, commands = "", 'set -eu -o pipefail\ntogi() { "$PYTHON" -m togi "$@"; }\n'
+    program, commands = "", f"set -eu -o pipefail{TOGI}"
     # on a busy machine a gate decides nothing
     commands += 'pytest() { "$PYTHON" -m pytest -p togi.pytest_plugin "$@" | tee said || grep UndecidedError said; }\n'
     for language, title, code in BLOCK.findall(guide.read_text(encoding="utf-8")):
