@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -81,6 +82,17 @@ def test_what_never_repeats_to_the_bit_has_its_whole_truth_at_once() -> None:
     assert not truth.unrepeatable
     assert not truth.repeats_to_the_bit
     assert truth.complete
+
+
+def test_a_single_run_that_differs_is_enough_to_prove_nothing() -> None:
+    """The sixth is the one that repeats the proven one."""
+    weights = itertools.chain([1.0] * 5, [3.0], itertools.repeat(1.0))
+
+    def weighted(module: nn.Module, optimizer: Any, sample: Tensor) -> Tensor:
+        return body(module, optimizer, sample * next(weights))
+
+    step = TrainingStep.of(Subject(net(), SAMPLE, optimizer=adam, train_step=weighted))
+    assert "differ in loss" in make_step_truth(step, seed=0).unrepeatable
 
 
 def body(module: nn.Module, optimizer: Any, sample: Tensor) -> Tensor:

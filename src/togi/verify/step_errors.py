@@ -18,7 +18,7 @@ from torch import Tensor
 from togi.core.records import LeafError
 from togi.decide.faithful import FLOOR_ROUNDINGS, MISMATCH_FLOOR, STEP_SPREAD, in_units, unit_in_float64, within
 from togi.verify.compare import Difference, continuous, difference, identical
-from togi.verify.observed_step import ObservedStep
+from togi.verify.observed_step import Keep, ObservedStep
 from togi.verify.repeatability import noise_limit
 from togi.verify.units import Unit, epsilon_of, share, units
 
@@ -33,23 +33,28 @@ _LATER = re.compile(r" (?:after|of step) ")
 _DISCRETE = Unit(rms=MISMATCH_FLOOR, peak=MISMATCH_FLOOR)
 
 
-class Differing:
-    """Which tensors of a run differ in a bit from another's, told as soon as each is there: of the run only its form is
-    kept."""
+def form_of(_name: str, tensor: Tensor) -> Tensor:
+    """Keeps dtype and shape alone (``observed_step.Keep``)."""
+    return tensor.to("meta")
 
-    def __init__(self, other: ObservedStep) -> None:
-        """Of both the first step is compared."""
-        self._others = other.tensors
+
+class Differing:
+    """Which tensors of a run differ in a bit from another's, told as soon as each is there. Of those that do not, the
+    run has the other's."""
+
+    def __init__(self, other: ObservedStep, keep: Keep) -> None:
+        """Of both the first step is compared. ``keep``: what is kept of a tensor that differs."""
+        self._others, self._keep = other.tensors, keep
         self._found: set[str] = set()
 
-    def take(self, name: str, tensor: Tensor) -> Tensor:
+    def take(self, name: str, tensor: Tensor) -> Tensor | None:
         """A tensor of the run (``observed_step.Keep``)."""
         known = self._others.get(name)
-        if known is None or identical(tensor, known):
+        if known is not None and identical(tensor, known):
             self._found.discard(name)  # of a sum of parts the last counts
-        else:
-            self._found.add(name)
-        return tensor.to("meta")
+            return known
+        self._found.add(name)
+        return self._keep(name, tensor)
 
     def names(self, run: ObservedStep) -> set[str]:
         """Once it has ended; with those that one of the two does not have."""
@@ -205,7 +210,7 @@ class Judged:
         unit, eager = self._units.get(name), self._eagers.get(name)
         if unit is not None and eager is not None and tensor.shape == eager.shape:
             self.errors[name] = _error(name, tensor, self._truths[name], eager, unit, self._sizes[name])
-        return tensor.to("meta")
+        return form_of(name, tensor)
 
 
 def _errors_of(found: ObservedStep, judged: Judged) -> dict[str, LeafError]:

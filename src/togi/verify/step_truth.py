@@ -36,6 +36,7 @@ from togi.verify.step_errors import (
     Distances,
     SpreadInFloat32,
     apart_beyond_noise,
+    form_of,
     sizes_of,
     units_in_float64,
 )
@@ -272,7 +273,7 @@ class _TruthOfStep:
             exact, _ = self._tried(self.samples, float64_by_default)
             around = float64_by_default
         else:
-            seen = Differing(exact)
+            seen = Differing(exact, form_of)
             bare, _ = self._tried(self.samples[:1], float64_by_default, seen.take)
             if bare is not None and not seen.names(bare) - ignored:
                 around = float64_by_default
@@ -293,14 +294,14 @@ class _TruthOfStep:
     def _again(self, eager: ObservedStep) -> tuple[frozenset[str], ObservedStep | None, str]:
         """What is another number in each run, another run where it is not the same step to the bit, and why it is not
         the same step at all."""
-        seen = Differing(eager)
+        seen = Differing(eager, kept_whole)
         again = self._run(self.samples[:1], keep=seen.take)
         differing = seen.names(again)
         ignored = frozenset(name for name in differing if name.startswith("kept "))
         states = eager.generators.differ_from(again.generators)
         if not states and not differing - ignored:
             return ignored, None, ""
-        again = self._run(self.samples[:1]).without(ignored)  # whole, which is seldom needed
+        again = again.without(ignored)
         apart = apart_beyond_noise(eager.without(ignored), again)
         if not states and apart is None:
             self.notes.append("The original's step is not repeatable to the bit, but within rounding.")
