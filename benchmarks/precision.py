@@ -14,12 +14,18 @@ with a one-sided interval of 95 %.
 
 A row that is in the file is not measured again, unless ``--again``: a run that was interrupted goes on. It wants a
 machine that does nothing else; ``busy`` in a row is what others took of the processors while it was measured.
+
+    python -m benchmarks.precision --splits 10 --rows digits efficientnet_kl --time-limit 60
+
+Does what is chosen keep the budget? Tunes a row again and again, each time with its data cut otherwise into what the
+choice is judged on and what is held out, and judges the artifact on the latter. Nothing is raced.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import itertools
 import math
 import os
 import statistics
@@ -32,7 +38,8 @@ from typing import Any
 
 from benchmarks.peers import EVERYBODY, ROUNDS
 from benchmarks.precision_peers import installed
-from benchmarks.rows import measured_here, measured_on, put_rows
+from benchmarks.precision_subjects import SPLIT
+from benchmarks.rows import measured_here, measured_on, put_rows, read_rows
 
 from togi import api
 from togi.core.choices import AccuracyMeasure, Direction
@@ -51,6 +58,7 @@ from togi.worker.supervise import Limits, RunningTrial, TrialEnded
 
 HERE = Path(__file__).parent
 DATA = HERE / "data" / "precision.json"
+SPLITS = HERE / "data" / "precision_splits.json"
 SUBJECTS = HERE / "precision_subjects.py"
 OURS = "togi"
 SPEECH = "TOGI_BENCHMARK_SPEECH"
@@ -182,9 +190,17 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, default=300.0, help="seconds for tuning one row")
     parser.add_argument("--budget", type=float, default=90.0, help="seconds for the race of one row")
     parser.add_argument("--again", action="store_true", help="measure rows that are in the file already")
-    parser.add_argument("--json", type=Path, default=DATA)
+    parser.add_argument("--splits", type=int, default=0, help="tune each row with its data cut in so many other ways")
+    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    known = {} if options.again or not options.json.exists() else {row["row"]: row for row in _read(options.json)}
+    file = options.json or (SPLITS if options.splits else DATA)
+    known = [] if options.again else [row["row"] for row in read_rows(file)]
+    if options.splits:
+        for split, name in itertools.product(range(1, options.splits + 1), options.rows):
+            if f"{name} {split}" not in known:
+                put_rows(file, [asdict(of_split(name, split, options.time_limit))], by="row")
+        print(table_of_splits(read_rows(file)))
+        return
     for name, packages in PACKAGES.items():
         if missing := absent(packages):
             print(f"{name}: skipped, {', '.join(missing)} is not here", flush=True)
@@ -193,53 +209,65 @@ def main() -> None:
             print(f"{name}: skipped, {ROWS[name].missing} is not here", flush=True)
         elif name not in known:
             row = measured(name, options.time_limit, options.budget)
-            put_rows(options.json, [asdict(row)], by="row")
+            put_rows(file, [asdict(row)], by="row")
             print(line(row), flush=True)
-    print(table(_read(options.json)))
-
-
-def _read(file: Path) -> list[dict[str, Any]]:
-    import json
-
-    rows: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
-    return rows
+    print(table(read_rows(file)))
 
 
 def measured(name: str, time_limit_s: float, budget_s: float) -> Row:
     """Tune the row's model within its budget, then race the artifact and the peers."""
-    wanted = ROWS[name]
-    row = Row(name, str(wanted.measure), wanted.max_drop)
-    subject, began = f"{SUBJECTS}:{wanted.model}", time.monotonic()
-    own = {"metric": f"{SUBJECTS}:{wanted.metric}", "better": Direction.HIGHER} if wanted.metric else {}
-    with tempfile.TemporaryDirectory() as folder:
-        result = tuned(row, time_limit_s, Path(folder), {"metric": wanted.measure, **own})
-    row.tune_s = time.monotonic() - began
-    judging = Judging(measure=wanted.measure, max_drop=1.0, by_all=True, **own)  # type: ignore[arg-type]
-    with installed(), _pool(subject, judging, f"{SUBJECTS}:{wanted.set_of('held_out')}") as pool:
+    row = Row(name, str(ROWS[name].measure), ROWS[name].max_drop)
+    result = tuned(row, ROWS[name], time_limit_s)
+    with installed(), _on_held_out(ROWS[name]) as pool:
         race_all(row, pool, result, budget_s)
     return row
 
 
-def _pool(subject: str, judging: Judging, data: str) -> WorkerPool:
-    reference = SubjectRef.here("locator", subject)
-    return WorkerPool(reference, machine(), device="cpu", seed=0, judging=judging, data=data)
+def of_split(name: str, split: int, time_limit_s: float) -> Row:
+    """Tune the row's model with its data cut in another way, and judge what is chosen on what is held out then."""
+    os.environ[SPLIT] = str(split)  # for the processes that make the data
+    row = Row(f"{name} {split}", str(ROWS[name].measure), ROWS[name].max_drop)
+    result = tuned(row, ROWS[name], time_limit_s)
+    if result is not None and result.best.artifact is not None:
+        with _on_held_out(ROWS[name]) as pool:
+            _artifact(row, pool, _facts(pool), result)
+    return row
 
 
-def tuned(row: Row, time_limit_s: float, folder: Path, by: dict[str, Any]) -> StudyResult | None:
+def _on_held_out(wanted: Budgeted) -> WorkerPool:
+    """Whatever it runs is judged on all of the held-out data."""
+    judging = Judging(measure=wanted.measure, max_drop=1.0, by_all=True, **_own(wanted))
+    subject = SubjectRef.here("locator", f"{SUBJECTS}:{wanted.model}")
+    data = f"{SUBJECTS}:{wanted.set_of('held_out')}"
+    return WorkerPool(subject, machine(), device="cpu", seed=0, judging=judging, data=data)
+
+
+def _own(wanted: Budgeted) -> dict[str, Any]:
+    return {"metric": f"{SUBJECTS}:{wanted.metric}", "better": Direction.HIGHER} if wanted.metric else {}
+
+
+def _facts(pool: WorkerPool) -> Facts:
+    return pool.make_truth(pool.survey(LIMITS, _quiet)[0].facts, LIMITS, _quiet)
+
+
+def tuned(row: Row, wanted: Budgeted, time_limit_s: float) -> StudyResult | None:
     """What togi chose within the budget; None, with the reason in the row, where it could not begin."""
-    wanted = ROWS[row.row]
-    try:
-        result = api.tune(
-            f"{SUBJECTS}:{wanted.model}",
-            data=f"{SUBJECTS}:{wanted.set_of('validation')}",
-            max_drop=wanted.max_drop,
-            time_limit_s=time_limit_s,
-            journal=folder / "journal.sqlite",
-            **by,
-        )
-    except TogiError as error:
-        row.excluded[OURS] = str(error).replace(str(SUBJECTS), SUBJECTS.name)
-        return None
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            result = api.tune(
+                f"{SUBJECTS}:{wanted.model}",
+                data=f"{SUBJECTS}:{wanted.set_of('validation')}",
+                max_drop=wanted.max_drop,
+                time_limit_s=time_limit_s,
+                journal=Path(folder) / "journal.sqlite",
+                **{"metric": wanted.measure, **_own(wanted)},
+            )
+        except TogiError as error:
+            row.excluded[OURS] = str(error).replace(str(SUBJECTS), SUBJECTS.name)
+            return None
+        finally:
+            row.tune_s = time.monotonic() - began
     row.recipe, row.verdict = result.best.recipe.label, result.record.verdict
     gained = [t for t in result.record.trials if t.timing is not None and t.timing.speedup_x.low > 1 and t.ended_s]
     row.first_gain_s = min((trial.ended_s for trial in gained if trial.ended_s), default=None)
@@ -248,7 +276,7 @@ def tuned(row: Row, time_limit_s: float, folder: Path, by: dict[str, Any]) -> St
 
 def race_all(row: Row, pool: WorkerPool, result: StudyResult | None, budget_s: float) -> None:
     """Fill the row from one race, with the best float32 engine as its reference."""
-    facts = pool.make_truth(pool.survey(LIMITS, _quiet)[0].facts, LIMITS, _quiet)
+    facts = _facts(pool)
     contestants = {name: peer for name, peer in peers(ROWS[row.row]).items() if not absent(PACKAGES.get(name, ()))}
     started = {name: start(row, pool, facts, name, peer) for name, peer in contestants.items()}
     standing = {name: running for name, running in started.items() if running is not None}
@@ -367,6 +395,23 @@ def _over_best_peer(row: dict[str, Any]) -> float | None:
 def _keeps(row: dict[str, Any], name: str) -> bool:
     """By the point estimate on the held-out data."""
     return name not in row["drop"] or row["drop"][name][0] <= row["max_drop"]
+
+
+def table_of_splits(rows: Sequence[dict[str, Any]]) -> str:
+    """Markdown; a line per row of the benchmark. What nothing in fewer bits was chosen for loses nothing."""
+    lines = ["| row: budget | studies | fewer bits chosen | within the budget, held out | most lost there |"]
+    lines.append("|---|--:|--:|--:|--:|")
+    studies: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        studies.setdefault(row["row"].rpartition(" ")[0], []).append(row)
+    for name, of in studies.items():
+        judged = [row["drop"][OURS][0] for row in of if OURS in row["drop"]]
+        most = f"{max(judged):.2g}" if judged else "-"
+        lines.append(
+            f"| {name}: {of[0]['measure']} {of[0]['max_drop']:g} | {len(of)} | {len(judged)} | "
+            f"{sum(_keeps(row, OURS) and OURS not in row['excluded'] for row in of)} | {most} |"
+        )
+    return "\n".join([*lines, "", measured_on(rows)])
 
 
 def _said(row: dict[str, Any], name: str) -> str:

@@ -17,6 +17,7 @@ from tests.forked_processes import ForkedServers, can_fork
 from tests.offline import OFFLINE
 from tests.offline.sitecustomize import TRIED
 from togi.core.choices import Effort
+from togi.machine.limits import available_bytes, oom_kills
 
 _ALL_THREADS = torch.get_num_threads()
 _SIDE_BY_SIDE = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1 and "OMP_NUM_THREADS" not in os.environ
@@ -65,6 +66,15 @@ def pytest_collection_finish() -> None:
 def pytest_unconfigure() -> None:
     Path(os.environ[TRIED]).unlink(missing_ok=True)
     gc.unfreeze()  # some libraries report what is not freed in the end
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Says how a worker of xdist ended that crashed: xdist names the test that it ran, and nothing else."""
+    if error:
+        status = node.gateway._io.popen.wait(10)
+        text = f"the worker ended with {status}; for memory the system has killed {oom_kills()} processes"
+        print(f"\n{text}; free now: {(available_bytes() or 0) >> 20} MiB", file=sys.stderr)
 
 
 @pytest.fixture(autouse=True, scope="module")

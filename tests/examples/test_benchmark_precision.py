@@ -64,6 +64,32 @@ def test_a_row_that_is_there_is_not_measured_again(tmp_path: Path, monkeypatch: 
     assert [each["row"] for each in json.loads(file.read_text(encoding="utf-8"))] == ["digits", "minilm_rank"]
 
 
+def test_a_split_cuts_data_otherwise_and_leaves_what_is_trained_and_timed_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def labels(split: int) -> tuple[list[int], list[int], list[int]]:
+        monkeypatch.setenv(precision.SPLIT, str(split))
+        precision_subjects._digits.cache_clear()
+        judged, held_out = precision_subjects.digits_validation(), precision_subjects.digits_held_out()
+        trained = precision_subjects._digits()[1][: precision_subjects.TRAINED_ON]
+        return trained.tolist(), list(judged.labels or ()), list(held_out.labels or ())
+
+    whole, *_others = (labels(split) for split in (0, 1, 2))
+    precision_subjects._digits.cache_clear()
+    for trained, judged, held_out in _others:
+        assert trained == whole[0]
+        assert judged != whole[1]
+        assert sorted(judged + held_out) == sorted(whole[1] + whole[2])
+    assert _others[0][2] != _others[1][2]
+
+
+def test_splits_are_counted_by_row() -> None:
+    kept, lost = row(row="digits 1"), row(row="digits 2", drop={"togi": (0.03, 0.05, 297)})
+    exact, failed = row(row="digits 3", drop={}), row(row="digits 4", drop={}, excluded={"togi": "cannot be loaded"})
+    text = precision.table_of_splits([asdict(each) for each in (kept, lost, exact, failed)])
+    assert "| digits: accuracy 0.02 | 4 | 2 | 2 | 0.03 |" in text
+
+
 def test_each_row_names_a_model_with_its_data_and_each_peer_a_recipe() -> None:
     for wanted in ROWS.values():
         named = [wanted.model, wanted.set_of("validation"), wanted.set_of("held_out"), *filter(None, [wanted.metric])]
