@@ -15,7 +15,7 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,15 +74,8 @@ def _digits() -> tuple[Tensor, Tensor]:
 
 
 def _trained() -> nn.Module:
-    """With weights that are trained once and kept, the same for each process."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "togi-benchmarks" / "digits.pt"
     module = _cnn()
-    if not cache.exists():
-        cache.parent.mkdir(parents=True, exist_ok=True)
-        partial = cache.with_name(f".{os.getpid()}.pt")
-        torch.save(_weights(), partial)
-        partial.replace(cache)
-    module.load_state_dict(torch.load(cache, weights_only=True))
+    module.load_state_dict(_kept("digits", _weights))
     return module.eval()
 
 
@@ -515,6 +508,11 @@ def _crepe() -> nn.Module:
 
 def _voiced(of: str) -> list[tuple[Tensor, int]]:
     """Frames in which the original is sure of a pitch, one a call, as a tracker hears them; and that pitch."""
+    heard = hashlib.sha256(b"".join(sound.tobytes() for sound in _recordings(of))).hexdigest()[:16]
+    return _kept(f"crepe-{of}-{heard}", lambda: _found_voiced(of))
+
+
+def _found_voiced(of: str) -> list[tuple[Tensor, int]]:
     found: list[tuple[Tensor, int]] = []
     for frames in torch.cat(list(_frames(of))).split(_AT_ONCE):
         with torch.no_grad():
@@ -777,6 +775,17 @@ def _token_ids(of: str) -> Tensor:
 
 
 # --- of all
+
+
+def _kept(name: str, make: Callable[[], Any]) -> Any:
+    """What is made once, the same for each process."""
+    file = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "togi-benchmarks" / f"{name}.pt"
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial = file.with_name(f".{os.getpid()}.pt")
+        torch.save(make(), partial)
+        partial.replace(file)
+    return torch.load(file, weights_only=True)
 
 
 def _seed(of: str) -> int:
