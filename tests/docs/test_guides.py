@@ -24,10 +24,10 @@ TUNED_S = 30
 TOGI = """
 togi() {
     local code=0
-    for try in 1 2 3; do  # on a busy machine nothing is faster beyond doubt, and the next one goes on where that ended
+    for try in 1 2 3; do  # on a busy machine nothing is found in time, and the next one goes on where that ended
         code=0
         "$PYTHON" -m togi "$@" | tee answered || code=$?
-        [ $code = 1 ] && grep -q "nothing is faster beyond doubt" answered || break
+        [ $code = 1 ] && grep -q -e "nothing is faster beyond doubt" -e "time limit was over" answered || break
     done
     return $code
 }

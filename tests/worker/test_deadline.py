@@ -6,6 +6,8 @@ import contextlib
 import ctypes
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -277,6 +279,36 @@ def test_what_is_done_in_time_is_not_interrupted() -> None:
         pass
     assert threading.active_count() == before
     assert issubclass(NoTimeLeft, ServerNotStarted)
+
+
+PROFILED = """
+import contextlib, cProfile, sys, time
+from togi.core.interrupt import interrupted_after
+
+def calls():
+    return [abs(number) for number in range(1000)]
+
+with interrupted_after(60.0):
+    calls()
+with contextlib.suppress(TimeoutError), interrupted_after(0.05):
+    while True:
+        time.sleep(0.01)
+for _ in range(200):  # some end as they are interrupted
+    with contextlib.suppress(TimeoutError), interrupted_after(0.002):
+        time.sleep(0.002)
+calls()
+with cProfile.Profile():
+    calls()
+sys.settrace(lambda *_: None)
+calls()
+print("profiled")
+"""
+
+
+def test_a_process_in_which_code_could_be_interrupted_is_profiled_later() -> None:
+    """Python 3.11 waited for ever for an exception that had been taken back."""
+    done = subprocess.run([sys.executable, "-c", PROFILED], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "profiled\n", done.stderr
 
 
 @pytest.mark.parametrize(("measuring_s", "expected_s"), [(2.0, 120.0), (60.0, 300.0), (600.0, 3000.0)])
