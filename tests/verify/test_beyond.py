@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 
@@ -17,6 +18,7 @@ from togi.subject.signature import Signature
 from togi.verify.beyond import reach_of
 from togi.verify.float64 import nudged
 from togi.verify.original import Original
+from togi.verify.units import error_in_units
 
 WEIGHT = torch.linspace(-1, 1, 13).reshape(13, 1)
 
@@ -258,6 +260,47 @@ def test_rounding_is_not_a_fault_where_equal_values_stay_equal():
 
     reach, _ = reached(differences, lambda x: differences(x * (1 + 1e-7 * (torch.arange(40) % 2))), X)
     assert reach.problems == ()
+
+
+class InEightBits:
+    """Two layers, and what they are in 8 bits whose ranges are those of other data of the same kind."""
+
+    def __init__(self, seed: int) -> None:
+        draw = functools.partial(torch.randn, generator=torch.Generator().manual_seed(seed))
+        self.first, self.second = draw(256, 1024) / 16, draw(1024, 256) / 32
+        self.sample, data = draw(8, 256), draw(240, 256)
+        hidden = torch.relu(data @ self.first)
+        self.ranges = [(float(of.min()), float(of.max())) for of in (data, hidden)]
+
+    def original(self, x):
+        return torch.relu(x @ self.first) @ self.second
+
+    def program(self, x):
+        inputs, hidden = self.ranges
+        return _in_steps(torch.relu(_in_steps(x, *inputs) @ self.first), *hidden) @ self.second
+
+    def reach(self, program):
+        x, first, second = (tensor.double() for tensor in (self.sample, self.first, self.second))
+        truth = torch.relu(x @ first) @ second
+        units = error_in_units(self.program(self.sample), truth, self.original(self.sample))
+        return reached(self.original, program, self.sample, exact=False, max_units=2 * units)[0]
+
+
+def _in_steps(x, low, high):
+    step = (high - low) / 255
+    return ((x.clamp(low, high) - low) / step).round() * step + low
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_rounded_for_values_of_one_size_is_not_asked_for_larger_ones_as_equal_values(seed):
+    in_eight_bits = InEightBits(seed)
+    assert in_eight_bits.reach(in_eight_bits.program).problems == ()
+
+    def wrong_among_equals(x):
+        ordered = x.sort(-1).values
+        return in_eight_bits.program(x) + 10 * ((ordered[:, 1:] == ordered[:, :-1]).sum() > 1000)
+
+    assert any("equal values" in problem for problem in in_eight_bits.reach(wrong_among_equals).problems)
 
 
 def test_more_nan_than_the_original_shows_is_allowed_in_a_row_where_it_shows_some():

@@ -235,7 +235,7 @@ class _Climb:
         right = self._asked(inputs, one_value(values, self._within(inputs))) is not Verdict.WRONG
         for i in inputs if not right else ():
             self._narrow(i, Domain(constant=False))
-        for rung in (equal_values(self._within(inputs)), one_sign(self._within(inputs))):
+        for rung in (equal_values(self._within(inputs), exact=self.exact), one_sign(self._within(inputs))):
             if self._asked(inputs, rung) is Verdict.WRONG:
                 right = False
                 self._cannot_be_kept_out(inputs[0], rung)

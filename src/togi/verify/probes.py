@@ -206,9 +206,10 @@ def one_value(shown: Shown, within: Domain) -> Rung:
     return Rung("tensors of one value", tuple(_in(within, _filled(v)) for v in values), Domain(), exact=True)
 
 
-def equal_values(within: Domain) -> Rung:
-    """Floats of few values, and rows that are equal."""
-    changes = (_in(within, _of_lattice), _in(within, _equal_rows(0.0)))
+def equal_values(within: Domain, *, exact: bool) -> Rung:
+    """Floats of few values, and rows that are equal. Not ``exact``: the few values are as large as those shown. What
+    was rounded for these leaves more of larger ones, and that they are equal has no part in it."""
+    changes = (_in(within, _of_lattice if exact else _rounded), _in(within, _equal_rows(0.0)))
     return Rung("equal values", changes, Domain(), exact=True)
 
 
@@ -373,6 +374,14 @@ def _filled(value: float) -> Change:
 
 def _of_lattice(tensor: Tensor, generator: torch.Generator) -> Tensor:
     return drawn_from(torch.tensor(_LATTICE, dtype=tensor.dtype, device=tensor.device), tensor, generator)
+
+
+def _rounded(tensor: Tensor, _: torch.Generator) -> Tensor:
+    """To halves of its root mean square."""
+    numbers = tensor.double()
+    step = numbers.square().mean().sqrt() / 2
+    found = (numbers / step).round() * step
+    return torch.where(found.isfinite(), found, numbers).to(tensor.dtype)  # zeros alone have no step
 
 
 def drawn_from(values: Tensor, like: Tensor, generator: torch.Generator) -> Tensor:
