@@ -42,7 +42,6 @@ TABLES: dict[str, Callable[[Any], str]] = {
     "operations": operations.table,
     "peers": peers.table,
     "precision": precision.table,
-    "precision_splits": precision.table_of_splits,
     "programs": programs.table,
     "train": train.table,
     "train_limits": train_limits.table,

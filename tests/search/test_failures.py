@@ -49,6 +49,31 @@ def test_what_has_worked_elsewhere_is_blamed_with_what_it_failed_with(space: Spa
     assert model.learn(both, failed(both, "verify", Outcome.WRONG, "off by 1")) == ""  # nothing new
 
 
+def test_two_that_raised_the_same_twice_are_not_tried_together_with_other_options() -> None:
+    space = Space.of(CONVOLUTIONAL, Settings(without=("allocator",)), family())
+    together = [recipe for recipe in space.recipes() if recipe.techniques == {"pad", "script", "no_grad"}]
+    first, second, *rest = map(space.features, together)
+    assert rest
+    reasons = ("script raised NotImplemented: Add(14)", "script raised NotImplemented: MatMul(13)")
+
+    def learned(*, second_reason: str = reasons[1], outcome: Outcome = Outcome.FAILED, worked: bool = False) -> str:
+        model = FailureModel()
+        alone = made_of(space, "script", "no_grad")
+        model.learn(alone, measured_trial(alone.recipe, 2.0))
+        if worked:
+            model.learn(rest[0], measured_trial(rest[0].recipe, 2.0))
+        model.learn(first, failed(first, "script", outcome, reasons[0]))
+        assert not model.ruled_out(second.atoms)
+        model.learn(second, failed(second, "script", outcome, second_reason))
+        assert not model.ruled_out(alone.atoms)
+        return "all" if all(model.ruled_out(other.atoms) for other in rest) else "these"
+
+    assert learned() == "all"
+    assert learned(second_reason="script raised OutOfMemory: 3 MiB") == "these"
+    assert learned(outcome=Outcome.REFUSED) == "these"
+    assert learned(worked=True) == "these"
+
+
 def test_a_rewrite_with_nothing_to_do_after_another_is_still_tried_alone() -> None:
     """One that never finds anything is known before any trial (``Facts.idle_rewrites``)."""
     space = Space.of(CONVOLUTIONAL, Settings(without=("allocator",)), family())

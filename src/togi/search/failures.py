@@ -1,11 +1,13 @@
 """A model of failures: which combinations need not be tried again, and how likely a recipe is to succeed.
 
 A failure blames a set of choices; every recipe that holds the whole set would fail likewise and is dropped. Where one
-technique is known to have failed, the choices applied after it are innocent.
+technique is known to have failed, the choices applied after it are innocent. Where it raised the same twice with
+another one, they are not tried together again.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 
@@ -26,11 +28,15 @@ class FailureModel:
         self._failed: Counter[str] = Counter()
         self._failures: dict[tuple[str, str], set[Atoms]] = {}
         """(technique, reason) -> the combinations it failed in."""
+        self._failed_together: dict[tuple[Atoms, str], set[Atoms]] = {}
+        """(two techniques, what the later one raised) -> the combinations in which it did."""
+        self._worked_together: set[Atoms] = set()
 
     def learn(self, features: RecipeFeatures, trial: Trial) -> str:
         """Returns what was concluded, as a sentence; empty when nothing."""
         if trial.outcome in SETTLED:
             self._succeeded.update(_all_evidence(features))
+            self._worked_together |= {_two(*two) for two in itertools.combinations(features.configurations, 2)}
             return ""
         culprit = _culprit(features, trial)
         blamed = self._blamed(features, trial, culprit)
@@ -38,7 +44,7 @@ class FailureModel:
             return ""
         self._failed.update(e for e in _all_evidence(features) if any(part in blamed for part in e.split("|")))
         if culprit is not None:
-            blamed = self._generalised(culprit, trial, blamed)
+            blamed = self._generalised(culprit, features, trial, blamed)
         if self.ruled_out(blamed):
             return ""
         self._ruled_out.append(blamed)
@@ -93,7 +99,9 @@ class FailureModel:
             configuration.technique.id in REFERENCES or self._succeeded[configuration.label] > 0
         )
 
-    def _generalised(self, culprit: TechniqueConfiguration, trial: Trial, blamed: Atoms) -> Atoms:
+    def _generalised(
+        self, culprit: TechniqueConfiguration, features: RecipeFeatures, trial: Trial, blamed: Atoms
+    ) -> Atoms:
         """The technique as such, when it failed for the same reason in two combinations and never worked."""
         id = culprit.technique.id
         combinations = self._failures.setdefault((id, trial.reason), set())
@@ -101,7 +109,26 @@ class FailureModel:
         structural = trial.outcome not in (Outcome.WRONG, Outcome.TIMED_OUT, Outcome.OUT_OF_MEMORY)
         if structural and trial.reason and len(combinations) > 1 and not self._succeeded[f"technique:{id}"]:
             return frozenset({f"technique:{id}"})
+        return self._generalised_to_two(culprit, features, trial, blamed)
+
+    def _generalised_to_two(
+        self, culprit: TechniqueConfiguration, features: RecipeFeatures, trial: Trial, blamed: Atoms
+    ) -> Atoms:
+        """The technique with another one, whatever the options of both, where it raised the same kind of exception in
+        two combinations with it and never worked with it: an engine has no kernels for a type, say."""
+        raised = trial.reason.partition(":")[0]
+        for other in features.configurations if trial.outcome is Outcome.FAILED and raised else ():
+            if other is not culprit and other.label in blamed:
+                two = _two(culprit, other)
+                combinations = self._failed_together.setdefault((two, raised), set())
+                combinations.add(blamed)
+                if len(combinations) > 1 and two not in self._worked_together:
+                    return two
         return blamed
+
+
+def _two(one: TechniqueConfiguration, other: TechniqueConfiguration) -> Atoms:
+    return frozenset({f"technique:{one.technique.id}", f"technique:{other.technique.id}"})
 
 
 def _culprit(features: RecipeFeatures, trial: Trial) -> TechniqueConfiguration | None:
