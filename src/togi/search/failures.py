@@ -115,9 +115,11 @@ class FailureModel:
         self, culprit: TechniqueConfiguration, features: RecipeFeatures, trial: Trial, blamed: Atoms
     ) -> Atoms:
         """The technique with another one, whatever the options of both, where it raised the same kind of exception in
-        two combinations with it and never worked with it: an engine has no kernels for a type, say."""
+        two combinations with it and never worked with it: an engine has no kernels for a type, say. Of three it is not
+        known which two."""
         raised = trial.reason.partition(":")[0]
-        for other in features.configurations if trial.outcome is Outcome.FAILED and raised else ():
+        alone = trial.outcome is Outcome.FAILED and raised and len(blamed) == 2
+        for other in features.configurations if alone else ():
             if other is not culprit and other.label in blamed:
                 two = _two(culprit, other)
                 combinations = self._failed_together.setdefault((two, raised), set())
