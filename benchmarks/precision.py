@@ -38,7 +38,7 @@ from typing import Any
 
 from benchmarks.peers import EVERYBODY, ROUNDS
 from benchmarks.precision_peers import installed
-from benchmarks.precision_subjects import SPLIT
+from benchmarks.precision_subjects import CUT, SPLIT
 from benchmarks.rows import measured_here, measured_on, put_rows, read_rows
 
 from togi import api
@@ -193,6 +193,10 @@ def main() -> None:
     parser.add_argument("--splits", type=int, default=0, help="tune each row with its data cut in so many other ways")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    if options.splits and (whole := [name for name in options.rows if ROWS[name].model not in CUT]):
+        parser.error(
+            f"--splits would tune {', '.join(whole)} on the same data each time: give --rows of {', '.join(CUT)}"
+        )
     file = options.json or (SPLITS if options.splits else DATA)
     known = [] if options.again else [row["row"] for row in read_rows(file)]
     if options.splits:

@@ -27,6 +27,8 @@ import togi
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SPLIT = "TOGI_BENCHMARK_SPLIT"
+CUT = ("digits", "efficientnet")
+"""Models whose data it cuts."""
 
 
 def _split(of: Sequence[Any], first: int = 0) -> list[Any]:

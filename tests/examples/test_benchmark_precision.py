@@ -74,13 +74,22 @@ def test_a_split_cuts_data_otherwise_and_leaves_what_is_trained_and_timed_apart(
         trained = precision_subjects._digits()[1][: precision_subjects.TRAINED_ON]
         return trained.tolist(), list(judged.labels or ()), list(held_out.labels or ())
 
-    whole, *_others = (labels(split) for split in (0, 1, 2))
+    whole, *others = (labels(split) for split in (0, 1, 2))
     precision_subjects._digits.cache_clear()
-    for trained, judged, held_out in _others:
+    for trained, judged, held_out in others:
         assert trained == whole[0]
         assert judged != whole[1]
         assert sorted(judged + held_out) == sorted(whole[1] + whole[2])
-    assert _others[0][2] != _others[1][2]
+    assert others[0][2] != others[1][2]
+
+
+def test_a_row_whose_data_are_not_cut_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["precision", "--splits", "2", "--rows", "digits", "minilm_rank"])
+    with pytest.raises(SystemExit):
+        precision.main()
+    assert "would tune minilm_rank on the same data each time" in capsys.readouterr().err
 
 
 def test_splits_are_counted_by_row() -> None:

@@ -77,7 +77,7 @@ class Int8OnnxRuntime(LowerPrecision):
         return [*plain, *clipped] if convolutions and not mostly_products(facts) else plain
 
     def cost_s(self, facts: Facts, options: Options) -> float:
-        """MiniLM (300 functions) took 4 s with weights alone and 7 with ranges, a CNN of 20 less than one."""
+        """MiniLM (300 functions) took 4 s with weights alone and 7 with ranges, a CNN of 22 less than one."""
         return 1.0 + (0.015 if options["how"] in ("dynamic", "blocks") else 0.03) * sum(facts.functions.values())
 
     def instructions(self, machine: Machine) -> tuple[str, ...]:
