@@ -3,6 +3,7 @@ was killed is said."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -237,6 +238,40 @@ def test_a_guard_ends_no_process_that_got_the_number_of_its_server(
     assert in_a_fork(serves)
     wait_for(lambda: not folder.exists(), "the guard did nothing")
     assert ended.exists() == lives
+
+
+@needs_fork
+@pytest.mark.parametrize("reaped", ["before its state is read", "after its state is read", "after a signal finds it"])
+def test_a_guard_knows_that_its_parent_ended_whenever_that_is_looked_after(
+    reaped: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever started the parent learns of its end when the guard does: the guard took it for running then, went home,
+    and the server stayed for ever."""
+    parent = subprocess.Popen([sys.executable, "-c", ""])
+    read_text, kill = Path.read_text, os.kill
+
+    def reap() -> None:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(parent.pid, 0)
+
+    def reading(path: Path, **options: Any) -> str:
+        if reaped == "before its state is read":
+            reap()
+        text = read_text(path, **options)
+        if reaped == "after its state is read":
+            reap()
+        return text
+
+    def killing(pid: int, number: int) -> None:
+        kill(pid, number)
+        if number == 0:
+            reap()
+
+    monkeypatch.setattr(Path, "read_text", reading)
+    monkeypatch.setattr(os, "kill", killing)
+    os.waitid(os.P_PID, parent.pid, os.WEXITED | os.WNOWAIT)
+    assert not guard._runs(parent.pid)
+    reap()
 
 
 def test_a_child_is_ended_at_once_as_soon_as_it_is_named(tmp_path: Path) -> None:

@@ -72,13 +72,14 @@ def _wait(*pids: int, until: float | None = None) -> None:
 
 
 def _runs(pid: int) -> bool:
-    return is_running(pid) and not _zombie(pid)
+    """Whether it ended is asked first: one that whoever started it looks after now is gone when that cannot be read."""
+    return not _ended(pid) and is_running(pid)
 
 
-def _zombie(pid: int) -> bool:
-    """It has ended, and whoever started it does not look."""
+def _ended(pid: int) -> bool:
+    """It has ended, and whoever started it does not look, or looks right now."""
     with contextlib.suppress(OSError, IndexError):
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z"
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] in {"Z", "X"}
     return False
 
 
