@@ -478,6 +478,20 @@ def test_other_calls_that_are_answered_rightly_show_values_too(darker_by, low):
     assert [domain.low for domain in reach.domains] == [low]
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_rounded_takes_values_a_little_beyond_those_shown(seed):
+    """The next call holds some, and noise of that size is nothing that a calibration sees."""
+    in_eight_bits = InEightBits(seed)
+    largest = float(in_eight_bits.sample.abs().max())
+
+    def wrapped(x):
+        return in_eight_bits.program(x.where(x.abs() <= largest, x - 2 * largest * x.sign()))
+
+    highs = [in_eight_bits.reach(program).domains[0].high for program in (in_eight_bits.program, wrapped)]
+    assert highs[0] > 1.2 * largest
+    assert highs[1] <= 1.001 * largest
+
+
 def test_where_much_larger_floats_are_wrong_a_little_larger_ones_are_asked():
     """A state that an engine has handed on is by a rounding beyond all that the original's calls showed."""
     x = torch.linspace(-1, 1, 40)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from togi.decide.faithful import accept
 from togi.decide.metric import MetricFacts
 from togi.subject.validation import Validation
 from togi.verify.accuracy import judged
-from togi.verify.own_metric import FILE, CannotScore, OwnMetric
+from togi.verify.own_metric import FILE, CannotScore, OwnMetric, TakesLonger, soon_done
 
 CLASSES, COUNT = 8, 200
 Metric = Callable[..., float]
@@ -98,6 +99,17 @@ def test_the_direction_is_found_by_damage_and_what_is_worse_is_a_drop(
     assert abs(accuracy.metric.original - accuracy.metric.candidate) == pytest.approx(0.1)
     assert accuracy.metric.better is better
     assert measured(metric, Scores(), tmp_path).drop.mean == 0
+
+
+def test_it_is_soon_seen_whether_all_are_soon_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of them may compile something: it does not tell that alone."""
+    now = itertools.accumulate([0.0, 11.0, *[1.0] * 200])
+    monkeypatch.setattr(time, "monotonic", lambda: next(now))
+    met = soon_done(range(100), 500.0)
+    assert [next(met), next(met)] == [0, 1]
+    with pytest.raises(TakesLonger):
+        next(met)
+    assert list(soon_done(range(100), 500.0)) == list(range(100))
 
 
 def test_a_recipe_that_is_surely_outside_is_stopped_early(tmp_path: Path) -> None:

@@ -21,10 +21,11 @@ from togi.techniques import recipe
 from togi.techniques.half_precision import emulated
 from togi.worker.messages import Purpose
 from togi.worker.pool import WorkerPool
-from togi.worker.protocol import SubjectRef
+from togi.worker.protocol import SubjectRef, Survey
 from togi.worker.supervise import Limits, TrialEnded
 
 FILE = """
+import time
 import torch
 import togi
 
@@ -38,6 +39,20 @@ def validation():
 
 def timed():
     return [model()[1]] + validation()
+
+class Slow(torch.nn.Linear):
+    def forward(self, x):
+        time.sleep(0.1)
+        return super().forward(x)
+
+def slow():
+    torch.manual_seed(0)
+    return Slow(16, 4), torch.randn(8, 16)
+
+def hits(outputs):
+    if torch.equal(outputs[0], model()[0](validation()[-1])):
+        raise ValueError("a sample at the end")
+    return float(outputs[0].argmax(1).eq(3).float().mean())
 
 def larger():
     return validation() + [torch.ones(9, 16)]
@@ -69,9 +84,9 @@ def from_file(name: str) -> Any:
     return functions[name]()
 
 
-def pool(data: str) -> WorkerPool:
-    judging = Judging(measure=AccuracyMeasure.AGREEMENT, max_drop=0.2)
-    subject = SubjectRef.here("locator", "models.py:model")
+def pool(data: str, model: str = "model", **judging: Any) -> WorkerPool:
+    judging = Judging(max_drop=0.2, **({"measure": AccuracyMeasure.AGREEMENT} | judging))
+    subject = SubjectRef.here("locator", f"models.py:{model}")
     return WorkerPool(subject, machine(), device="cpu", seed=0, judging=judging, data=data, calibrates=True)
 
 
@@ -115,6 +130,36 @@ def test_a_recipe_is_judged_on_one_half_and_its_files_on_the_other(folder: Path,
 @pytest.mark.usefixtures("folder")
 def test_validation_data_of_another_size_are_refused() -> None:
     with pool("models.py:larger") as processes, pytest.raises(TrialEnded, match="validation sample 81 is another call"):
+        processes.make_truth(processes.survey(*QUIET)[0].facts, *QUIET)
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("folder")
+def test_faithful_recipes_do_not_wait_for_data_that_the_original_answers_for_long() -> None:
+    with pool("models.py:validation", "slow") as processes:
+        answers = Path(processes.folder, "truth", "answers.safetensors")
+        known = processes.make_truth(processes.survey(*QUIET)[0].facts, *QUIET, whole=False)
+        with processes.start(recipe(no_grad={}), known, *QUIET) as faithful:
+            assert faithful.error is not None
+        assert not answers.exists()
+        with processes.start(INT8, known, *QUIET) as approximate:
+            assert approximate.error is not None
+            assert approximate.error.accuracy is not None
+        assert answers.exists()
+        assert any("No calibration data" in note for note in Survey.read(processes.folder).facts.notes)
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("folder")
+def test_what_a_metric_cannot_judge_is_told_when_a_recipe_needs_it() -> None:
+    own = {"measure": AccuracyMeasure.OWN, "metric": "models.py:hits"}
+    with pool("models.py:validation", "slow", **own) as processes:
+        facts = processes.make_truth(processes.survey(*QUIET)[0].facts, *QUIET, whole=False)
+        with processes.start(recipe(no_grad={}), facts, *QUIET):
+            pass
+        with pytest.raises(SubjectError, match="a sample at the end"):
+            processes.start(INT8, facts, *QUIET)
+    with pool("models.py:validation", "slow", **own) as processes, pytest.raises(SubjectError, match="at the end"):
         processes.make_truth(processes.survey(*QUIET)[0].facts, *QUIET)
 
 

@@ -86,7 +86,7 @@ class _Pricing:
         progress = study.progress
         progress.surveyed(study.subject.facts, len(listed.prices) + 1, study.budget.limit_s)
         progress.resumed(study.log.trials(), Budget.of(study.subject.settings))
-        study.subject.make_truth(progress.message)
+        study.subject.make_truth(progress.message, whole=True)
         runner.try_reference()
         runner.try_each(listed.prices)
         if listed.whole is not None and self._ran(listed.whole) is not None:

@@ -17,7 +17,7 @@ from togi.study.failures import explained
 from togi.subject.signature import Signature
 from togi.techniques import is_exact
 from togi.worker.pool import WorkerPool, environment_of
-from togi.worker.supervise import Limits
+from togi.worker.supervise import Limits, TrialEnded
 
 SURVEY_TIMEOUT_S = 900.0
 
@@ -52,21 +52,31 @@ class TunedSubject:
         """What a trial may take, and every process that is made of what it saved."""
         return Limits(timeout_s=self.settings.trial_timeout_s, memory_bytes=self.settings.trial_memory_bytes)
 
-    def make_truth(self, tell: Callable[[str], None]) -> None:
-        """Make what every trial is compared with, once. Raises SubjectError when the subject cannot be run."""
+    def make_truth(self, tell: Callable[[str], None], *, whole: bool = False) -> None:
+        """Make what every trial is compared with, once: all of it if it is to be ``whole``, else what exact recipes
+        need. Raises SubjectError when the subject cannot be run."""
         if self.has_truth:
             return
         with explained(self.name):
             limits = Limits(timeout_s=SURVEY_TIMEOUT_S)
-            self.facts = self.pool.make_truth(self.facts, limits, lambda phase: tell(f"{phase} of {self.name}"))
+            self.facts = self.pool.make_truth(
+                self.facts, limits, lambda phase: tell(f"{phase} of {self.name}"), whole=whole
+            )
         self.has_truth = True
 
     def complete_truth(self, recipe: Recipe, tell: Callable[[str], None]) -> None:
-        """Make what of it was left out until ``recipe`` needs it. Raises TrialEnded."""
+        """Make what of it was left out until ``recipe`` needs it. Raises TrialEnded where there is no time for it, or
+        its training step cannot run for it; SubjectError where validation data, or their metric, cannot judge."""
         limits = Limits(timeout_s=SURVEY_TIMEOUT_S)
-        self.facts = self.pool.complete_truth(
-            recipe, self.facts, limits, lambda phase: tell(f"{phase} of {self.name}, the rest of it")
-        )
+        try:
+            self.facts = self.pool.complete_truth(
+                recipe, self.facts, limits, lambda phase: tell(f"{phase} of {self.name}, the rest of it")
+            )
+        except TrialEnded as ended:
+            if ended.cut_off or self.facts.train:
+                raise
+            with explained(self.name):
+                raise
 
     def accepted(self, running: HasVerdict) -> tuple[Outcome, str]:
         """What its verification means under these settings, and why."""

@@ -7,9 +7,12 @@ import importlib.metadata
 from collections.abc import Iterable, Mapping
 
 from togi.core.errors import UnknownNameError, nearest
+from togi.core.judging import Judging
 from togi.core.plugins import by_id, instances_in
 from togi.core.proven import Mark, MarkedPart, mark_of
+from togi.core.recipe import AnyRecipe
 from togi.core.records import STAGES, Choice, Recipe
+from togi.core.settings import covers
 from togi.techniques.base import Options, Remedy, Technique
 from togi.techniques.parts import Parts
 
@@ -56,6 +59,14 @@ def equals_to_the_bit(recipe: Recipe) -> bool:
 def is_exact(recipe: Recipe) -> bool:
     """No technique of it is approximate."""
     return all(technique(choice.technique).exact for choice in recipe.every_choice)
+
+
+def judged_on_data(recipe: AnyRecipe, judging: Judging | None) -> bool:
+    """Whether it may err, of recipes of a whole subject, and validation data say by how much."""
+    if judging is None or not judging.on_data:
+        return False
+    techniques = [choice.technique for choice in recipe.every_choice]
+    return not is_exact(recipe) or any(covers(name, each) for name in judging.named for each in techniques)
 
 
 def compatible(techniques: Iterable[Technique]) -> bool:

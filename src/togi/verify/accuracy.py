@@ -31,7 +31,7 @@ from togi.subject.signature import Signature
 from togi.subject.validation import Validation, check_same_data, hashes_of, kept_together, known_by
 from togi.verify.leaves import tensors_in
 from togi.verify.measures import RowMeasure
-from togi.verify.own_metric import KnownScores, SeenGroups, answered
+from togi.verify.own_metric import KnownScores, SeenGroups, answered, soon_done
 from togi.verify.scores import form_of, rows_of
 
 FILE = "answers.safetensors"
@@ -73,12 +73,14 @@ def check_calls(validation: Validation, signature: Signature) -> None:
             ) from None
 
 
-def answer_once(module: nn.Module, validation: Validation, folder: Path, *, seed: int, device: str) -> None:
+def answer_once(
+    module: nn.Module, validation: Validation, folder: Path, within_s: float = math.inf, *, seed: int, device: str
+) -> None:
     """Keep the original's answers, in its own precision, in the run's ``folder`` (``known_answers``).
 
     They are made once for all studies: kept by hash next to the journals. No hash sees all that decides an answer (a
     file that ``forward`` reads, a package of another version), so the original answers a few samples anew each time.
-    Raises SubjectError where it answers without a floating-point tensor.
+    Raises SubjectError where it answers without a floating-point tensor, and TakesLonger than ``within_s``.
     """
     inputs = [sample.to(device) for sample in validation.inputs]
     key = [computation_hash(module), str(seed), device, torch.__version__, processor(), *hashes_of(inputs)]
@@ -89,7 +91,7 @@ def answer_once(module: nn.Module, validation: Validation, folder: Path, *, seed
     except OSError:
         kept, answers = None, None
     if answers is None or not _still_answered(module, inputs, answers, seed):
-        answers = [_answer(module, sample, seed) for sample in inputs]
+        answers = [_answer(module, sample, seed) for sample in soon_done(inputs, within_s)]
         if kept is not None:
             with contextlib.suppress(OSError):
                 _write(kept, answers)

@@ -216,7 +216,7 @@ class _Climb:
     def _float(self, inputs: tuple[int, ...], values: Shown) -> bool:
         """Whether the first rung of each ladder is right, and all that is not on one."""
         signed = values.low < 0 or (values.high > 0 and self._asked(inputs, signs(values)) is Verdict.RIGHT)
-        ladder = magnitudes(self.flat[inputs[0]].dtype, values, signed=signed)
+        ladder = magnitudes(self.flat[inputs[0]].dtype, values, signed=signed, exact=self.exact)
         at = self._climb(inputs, ladder, values.domain)
         finite = [rung.domain for rung in ladder.rungs[: at + 1] if rung.domain.high is not None]
         for i, rung in itertools.product(inputs, not_finite() if self.nan else ()):  # one would hide another's

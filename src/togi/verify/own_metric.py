@@ -9,11 +9,12 @@ from __future__ import annotations
 import functools
 import math
 import random
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -28,6 +29,8 @@ from togi.subject.inputs import Inputs
 from togi.subject.validation import Validation, check_same_data, kept_together
 from togi.verify.leaves import fresh
 from togi.verify.metric import damaged_copies, identity_of, said_again, value_of
+
+Item = TypeVar("Item")
 
 FILE = "scores.json"
 _DAMAGED_ON = 32
@@ -59,6 +62,20 @@ def answered(call: Callable[..., Any], sample: Inputs, seed: int) -> Any:
         return call(*given.args, **given.kwargs)
 
 
+class TakesLonger(Exception):
+    """As the first answers show, all of them would take longer than there is time."""
+
+
+def soon_done(items: Sequence[Item], within_s: float) -> Iterator[Item]:
+    """Each in its turn. Raises TakesLonger once all will take longer than ``within_s``; the first, which may compile
+    something, does not tell that alone."""
+    began = time.monotonic()
+    for done, item in enumerate(items):
+        if done > 1 and (time.monotonic() - began) * len(items) > within_s * done:
+            raise TakesLonger
+        yield item
+
+
 def groups_of(validation: Validation) -> dict[Hashable, list[int]]:
     """The samples of each group, in the order in which groups appear."""
     members: dict[Hashable, list[int]] = {}
@@ -76,12 +93,14 @@ class OwnMetric:
     seed: int
     device: str
 
-    def score_original(self, module: nn.Module, folder: Path, declared: Direction | None) -> MetricFacts:
+    def score_original(
+        self, module: nn.Module, folder: Path, declared: Direction | None, within_s: float = math.inf
+    ) -> MetricFacts:
         """Write down what it says of the original, in the run's ``folder``, if it can judge; else what keeps it from
-        that. Raises whatever the module raises."""
+        that. Raises whatever the module raises, and TakesLonger than ``within_s``."""
         groups = list(groups_of(self.validation).values())
         found: list[float] = []
-        for indices in groups:
+        for indices in soon_done(groups, within_s):
             value, problem = self._asked_twice(indices, self._outputs(module, indices))
             if value is None:
                 return MetricFacts(problem=f"{problem} on the original's outputs for {_named(indices)}")

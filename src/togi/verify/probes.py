@@ -123,8 +123,12 @@ def signs(shown: Shown) -> Rung:
     return Rung("negative values", (_signed,), Domain(low=-shown.high, high=shown.high))
 
 
-def magnitudes(dtype: torch.dtype, shown: Shown, *, signed: bool) -> Ladder:
-    """Floats larger and smaller than any shown, then as large as there are."""
+def magnitudes(dtype: torch.dtype, shown: Shown, *, signed: bool, exact: bool) -> Ladder:
+    """Floats larger and smaller than any shown, then as large as there are.
+
+    Not ``exact``: the nearest are the sample itself, a little larger. What was rounded for such samples errs more on
+    others of any size, so that nothing but what was shown would be left, and the next sample may be a little beyond.
+    """
     most = torch.finfo(dtype).max
     size = max(abs(shown.low), abs(shown.high)) or 1.0
     low = None if signed else shown.low
@@ -141,6 +145,8 @@ def magnitudes(dtype: torch.dtype, shown: Shown, *, signed: bool) -> Ladder:
         )
         for bound in bounds
     ]
+    if finite and not exact:
+        finite[0] = replace(finite[0], changes=(lambda tensor, _: _FACTORS[0] * tensor,))
     largest = replace(
         rung("the largest numbers", most, Domain(low=low)), strict=True, reach=finite[-1].reach if finite else None
     )

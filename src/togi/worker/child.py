@@ -5,6 +5,8 @@ It sends what it finds as soon as it has it, so that whatever happens next, that
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,7 +36,7 @@ from togi.verify.accuracy import (
 )
 from togi.verify.derived_inputs import variants
 from togi.verify.metric import identity_of
-from togi.verify.own_metric import OwnMetric
+from togi.verify.own_metric import OwnMetric, TakesLonger
 from togi.verify.reference import make_truth
 from togi.verify.scores import by_rows
 from togi.worker import messages
@@ -47,6 +49,9 @@ from togi.worker.survey import idle_rewrites, survey
 from togi.worker.training import of_training
 from togi.worker.trial import TrialJob
 
+_DATA_AT_ONCE_S = 5.0
+"""Validation data that the original answers sooner are answered before the first trial, so that what is wrong with them
+is said at once. Others wait until a recipe is judged on them: faithful ones are not kept waiting."""
 SERVES = -1
 """No exit status: the child goes on as a server."""
 
@@ -144,6 +149,21 @@ class _TruthJob(ChildJob[messages.MakeTruth]):
         self.enter("truth")
         facts, signature = self.surveyed.facts, self.surveyed.signature
         start = first_candidate(self.subject, facts, signature)
+        folder = self.folder / TRUTH_FOLDER
+        metric, notes = (None, ()) if self.job.rest else self._truth(start, folder)
+        answered = not self.config.needs_data or self.job.part is not None
+        if not answered:
+            self.enter("validation")
+            check_calls(self.subject.validation, self.surveyed.signature)
+            with contextlib.suppress(TakesLonger):
+                metric, answered = self._answered(start, folder) or metric, True
+        notes = (*notes, *(self._notes_on_data(folder) if answered else ()))
+        problem = "" if metric is None else metric.problem
+        self.channel.send(messages.TruthMade(notes=notes, metric_problem=problem, complete=answered))
+
+    def _truth(self, start: Candidate, folder: Path) -> tuple[MetricFacts | None, tuple[str, ...]]:
+        """Write down what trials are compared with. Returns what the user's metric says of it, and notes."""
+        facts, signature = self.surveyed.facts, self.surveyed.signature
         truth = make_truth(
             start.module,
             variants(start.samples, signature, self.config.seed),
@@ -156,29 +176,23 @@ class _TruthJob(ChildJob[messages.MakeTruth]):
             damage=self.config.needs_metric,
             flops=None if facts.flops is None else facts.flops / facts.samples,
         )
-        folder = self.folder / TRUTH_FOLDER
         folder.mkdir(exist_ok=True)
         truth.save(folder)
-        metric = truth.facts.metric
-        if self.config.needs_data and self.job.part is None:
-            self.enter("validation")
-            check_calls(self.subject.validation, self.surveyed.signature)
-            metric = self._answered(start, folder) or metric
-        notes = (*truth.facts.notes, *self._notes_on_data(folder))
-        problem = "" if metric is None else metric.problem
-        self.channel.send(messages.TruthMade(notes=notes, metric_problem=problem))
+        return truth.facts.metric, truth.facts.notes
 
     @property
     def _better(self) -> Direction | None:
         return None if self.subject.better is None else Direction.of(self.subject.better)
 
     def _answered(self, start: Candidate, folder: Path) -> MetricFacts | None:
-        """Have the original answer the validation data. Returns what the user's metric says of it, if that judges."""
+        """Have the original answer the validation data. Returns what the user's metric says of it, if that judges.
+        Raises TakesLonger at first, where that is not soon done."""
         subject, config, validation = self.subject, self.config, self.subject.validation
+        within_s = math.inf if self.job.rest else _DATA_AT_ONCE_S
         if config.metric_on_data:
             own = OwnMetric(subject.metric, validation, seed=config.seed, device=config.device)
-            return own.score_original(start.module, folder, self._better)
-        answer_once(start.module, validation, folder, seed=config.seed, device=config.device)
+            return own.score_original(start.module, folder, self._better, within_s)
+        answer_once(start.module, validation, folder, within_s, seed=config.seed, device=config.device)
         if config.judging is not None and config.judging.measure is not None:
             answers, chooses = known_answers(folder, validation), not config.judging.by_all
             check_answers(config.judging.measure, validation, answers, chooses=chooses)

@@ -9,7 +9,6 @@ from typing import Any, Generic, TypeVar
 
 from togi.core.choices import Mode
 from togi.core.recipe import AnyRecipe
-from togi.core.settings import covers
 from togi.graph.candidate import Candidate
 from togi.graph.capture import kept
 from togi.subject.inputs import Subject
@@ -18,8 +17,8 @@ from togi.subject.program import find_module
 from togi.subject.pure import pure
 from togi.subject.stored_inputs import read_inputs
 from togi.subject.validation import Validation
-from togi.techniques import is_exact
 from togi.techniques.build import first_candidate
+from togi.techniques.registry import judged_on_data
 from togi.worker.channel import Channel
 from togi.worker.messages import Entered, Job
 from togi.worker.protocol import PartRef, ServerConfig, Survey
@@ -65,12 +64,7 @@ class ChildJob(abc.ABC, Generic[J]):
 
     def data_for(self, recipe: AnyRecipe) -> Validation | None:
         """The validation data by which a recipe is judged: one of the whole subject that may err."""
-        judging = self.config.judging
-        if judging is None or not judging.on_data or self.job.part is not None:
-            return None
-        techniques = [choice.technique for choice in recipe.every_choice]
-        may_err = not is_exact(recipe) or any(covers(name, each) for name in judging.named for each in techniques)
-        return self.whole.validation if may_err else None
+        return self.whole.validation if self.job.part is None and judged_on_data(recipe, self.config.judging) else None
 
     def start(self) -> Candidate:
         """The candidate with which recipes begin."""

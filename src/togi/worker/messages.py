@@ -58,7 +58,8 @@ class MakeTruth(_JobFields):
 
     kind: Literal["truth"] = "truth"
     rest: bool = False
-    """Of a training step: what was left out at first, as recipes that are equal to the bit need less."""
+    """What was left out at first: of a training step, as recipes that are equal to the bit need less; validation data
+    that the original takes long to answer, as exact recipes need none."""
 
 
 class CallFunction(_JobFields):
@@ -268,7 +269,7 @@ class IdleRewrites(Record):
 class TruthMade(Record):
     notes: tuple[str, ...]
     complete: bool = True
-    """Else it proves only what is equal to the bit."""
+    """Else it proves only recipes that need no rest."""
     metric_problem: str = ""
     """Why the subject's metric cannot judge anything."""
 

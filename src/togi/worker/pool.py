@@ -21,7 +21,7 @@ from togi.core.records import Facts, Machine, Recipe, Record
 from togi.subject.batch import Batch
 from togi.subject.effects import Effects
 from togi.techniques import technique
-from togi.techniques.registry import equals_to_the_bit
+from togi.techniques.registry import equals_to_the_bit, judged_on_data
 from togi.worker import messages
 from togi.worker.channel import encoded, new_token
 from togi.worker.deadline import Deadline
@@ -101,7 +101,7 @@ class WorkerPool:
         self._captured: CapturedServer | None = None
         self._truth: RunningTrial | None = None
         self._truth_is_whole = True
-        """Else it proves only what is equal to the bit."""
+        """Else it proves only recipes that need no rest (``complete_truth``)."""
         self.export_s = 0.0
         """What capturing the subject takes a child that saves it; nothing where it has it from the process that forked
         it."""
@@ -208,13 +208,29 @@ class WorkerPool:
         survey.write(self.folder)
         return survey
 
-    def make_truth(self, facts: Facts, limits: Limits, on_phase: OnPhase) -> Facts:
+    def make_truth(self, facts: Facts, limits: Limits, on_phase: OnPhase, *, whole: bool = True) -> Facts:
         """Make what trials are verified against, in the folder; once, before the first trial that is verified.
 
-        Returns the facts with what was learned. Raises TrialEnded when the subject cannot be run, SubjectError where
-        its metric is needed and cannot judge.
+        ``whole``: with validation data that the original takes long to answer; else ``complete_truth`` has it answer
+        them. Returns the facts with what was learned. Raises TrialEnded when the subject cannot be run, SubjectError
+        where its metric is needed and cannot judge.
         """
         truth, self._truth = self._truth or self._begin_truth(limits), None
+        facts = self._learned(facts, truth, on_phase)
+        if whole and not self._truth_is_whole and not self.config.train:
+            facts = self._learned(facts, self._begin_truth(limits, rest=True), on_phase)
+        return facts
+
+    def complete_truth(self, recipe: Recipe, facts: Facts, limits: Limits, on_phase: OnPhase) -> Facts:
+        """Make what was left out of the truth at first, once ``recipe`` needs it: what is equal to the bit in training
+        does not, nor what is not judged on validation data. Returns and raises as ``make_truth`` does."""
+        if self._truth_is_whole or recipe.is_reference:
+            return facts
+        if equals_to_the_bit(recipe) if self.config.train else not judged_on_data(recipe, self.config.judging):
+            return facts
+        return self._learned(facts, self._begin_truth(limits, rest=True), on_phase)
+
+    def _learned(self, facts: Facts, truth: RunningTrial, on_phase: OnPhase) -> Facts:
         with truth:
             truth.on_phase = on_phase
             made = truth.wait_for(messages.TruthMade)
@@ -223,17 +239,6 @@ class WorkerPool:
         self._truth_is_whole = made.complete
         unused = (f"The metric is not used: {made.metric_problem}.",) if made.metric_problem else ()
         return self._noted(facts, *made.notes, *unused)
-
-    def complete_truth(self, recipe: Recipe, facts: Facts, limits: Limits, on_phase: OnPhase) -> Facts:
-        """Make what was left out of the truth of a training step at first, once ``recipe`` needs it: what claims to be
-        equal to the bit does not. Returns the facts as ``make_truth`` does. Raises TrialEnded."""
-        if self._truth_is_whole or recipe.is_reference or equals_to_the_bit(recipe):
-            return facts
-        job = messages.MakeTruth(log=self._new_log("truth"), part=self._part, rest=True)
-        with RunningTrial.begin(self.server({}), job, limits, "truth", on_phase) as running:
-            made = running.wait_for(messages.TruthMade)
-        self._truth_is_whole = True
-        return self._noted(facts, *made.notes)
 
     def _noted(self, facts: Facts, *notes: str) -> Facts:
         facts = changed(facts, notes=(*facts.notes, *notes))
@@ -253,9 +258,9 @@ class WorkerPool:
                 return trial.wait_for(messages.IdleRewrites).reasons
         return {}
 
-    def _begin_truth(self, limits: Limits, spared: int = 0) -> RunningTrial:
+    def _begin_truth(self, limits: Limits, spared: int = 0, *, rest: bool = False) -> RunningTrial:
         threads = max(1, self.config.threads - spared)
-        job = messages.MakeTruth(log=self._new_log("truth"), part=self._part, threads=threads)
+        job = messages.MakeTruth(log=self._new_log("truth"), part=self._part, threads=threads, rest=rest)
         return RunningTrial.begin(self.server({}), job, limits, "truth")
 
     def start(self, recipe: Recipe, facts: Facts, limits: Limits, on_phase: OnPhase) -> RunningTrial:
