@@ -31,15 +31,21 @@ class WrongBudget(Landscape):
         return Trial(recipe=recipe, outcome=Outcome.WRONG, stage="verify", reason="above it", cost_s=trial.cost_s)
 
 
-def study(landscape: Landscape, *, budget: bool, limit_s: float | None = None, **settings: object) -> list[Trial]:
-    """Its trials; a trial takes what the landscape says."""
+def study(
+    landscape: Landscape, *, budget: bool, limit_s: float | None = None, wait_s: float = 0.0, **settings: object
+) -> list[Trial]:
+    """Its trials; a trial takes what the landscape says, and the first approximate one waits."""
     now, trials = [0.0], list[Trial]()
     bound = {"max_error": 1.0} if budget else {}
     given = Settings(without=LEFT_OUT, time_limit_s=limit_s, **bound, **settings)  # type: ignore[arg-type]
     search = Search(CONVOLUTIONAL, given, family(), clock=lambda: now[0])
+    search.approximate_waits(wait_s)
     while (recipe := search.next()) is not None and len(trials) < 80:
         trials.append(landscape.trial(recipe))
         now[0] += trials[-1].cost_s
+        if not is_faithful(recipe):
+            now[0] += wait_s
+            search.approximate_waits(wait_s := 0.0)
         search.tell(trials[-1])
     return trials
 
@@ -85,6 +91,18 @@ def test_a_short_study_gives_what_is_approximate_half_of_its_time() -> None:
     trials = study(Landscape(0), budget=True, limit_s=40.0)
     first_s = sum(trial.cost_s for trial in trials[: len(before_the_first_approximate(trials))])
     assert first_s < sum(trial.cost_s for trial in trials)
+
+
+def test_what_approximate_recipes_wait_for_is_theirs() -> None:
+    """Validation data that the original answers for long are answered once one is tried."""
+
+    def first_approximate_s(wait_s: float) -> float:
+        trials = study(Landscape(0), budget=True, limit_s=240.0, wait_s=wait_s)
+        assert any(not is_faithful(trial.recipe) for trial in trials) == (wait_s < 240)
+        return sum(trial.cost_s for trial in trials[: len(before_the_first_approximate(trials))])
+
+    at_once, after_a_wait, never = map(first_approximate_s, (0.0, 120.0, 300.0))
+    assert 60 <= after_a_wait < at_once < never
 
 
 def test_a_space_without_exact_alternatives_is_searched_all_the_same() -> None:

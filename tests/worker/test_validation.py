@@ -142,10 +142,12 @@ def test_faithful_recipes_do_not_wait_for_data_that_the_original_answers_for_lon
         with processes.start(recipe(no_grad={}), known, *QUIET) as faithful:
             assert faithful.error is not None
         assert not answers.exists()
+        assert processes.rest_s > 5
         with processes.start(INT8, known, *QUIET) as approximate:
             assert approximate.error is not None
             assert approximate.error.accuracy is not None
         assert answers.exists()
+        assert processes.rest_s == 0
         assert any("No calibration data" in note for note in Survey.read(processes.folder).facts.notes)
 
 

@@ -161,6 +161,8 @@ class Search:
         self._set_aside: dict[Recipe, bool] = {}
         """Recipes that cannot be, and whether they are wrong where they are used, whatever their trials say."""
         self._faithful_alone = False
+        self._wait_s = 0.0
+        """What the next approximate trial waits for, once."""
         self._acquisitions: list[Acquisition] | None = None
         self._slow_in_company: dict[RecipeFeatures, Atoms] | None = None
         self._planned: int | None = None
@@ -243,6 +245,10 @@ class Search:
         self._pool.leave_approximate()
         self._pool.sift()
 
+    def approximate_waits(self, seconds: float) -> None:
+        """So long the next approximate trial waits for what it is judged by; that is none of its own costs."""
+        self._wait_s = seconds
+
     def spent_s(self, recipe: Recipe) -> float:
         """What a trial took before it gave way."""
         return self._gave_way.get(recipe, 0.0)
@@ -300,7 +306,8 @@ class Search:
             self.stopped = f"no recipe left is expected to {goal}"
             return None
         left_s, gained = self._time_left_s(), self.gained()
-        affordable = [p for p in acquisitions if p.cost_s <= left_s * (1 if gained else HOPED_X)]
+        hoped_s = left_s * (1 if gained else HOPED_X)
+        affordable = [p for p in acquisitions if p.cost_s + (0.0 if p.exact else self._wait_s) <= hoped_s]
         untried = self._untried_engines(acquisitions)
         affordable = [p for p in affordable if self._is_modest(p, left_s) or not self._is_dear(p, untried)]
         if not affordable:
@@ -355,9 +362,11 @@ class Search:
         return faithful if promising and not self._half_is_over() else affordable
 
     def _half_is_over(self) -> bool:
-        """Of the time, or of the trials that the effort allows."""
+        """Of the trials that the effort allows, or of the time without what approximate trials wait for, at least a
+        quarter of all."""
         tried = self._max_trials is not None and 2 * len(self._trials) >= self._max_trials
-        return tried or self._clock() - self._explored_since >= self._time_left_s()
+        left_s = self._time_left_s()
+        return tried or self._clock() - self._explored_since >= max(left_s - self._wait_s, left_s / 3)
 
     def _another_reference_fits(self, share: float = 1.0) -> bool:
         """That share of the time left is enough for the original, which takes about as long as the reference."""

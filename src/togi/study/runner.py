@@ -98,6 +98,7 @@ class StudyRunner:
             ends, before = until - (budget.for_best_s - for_best_s), ends
             if ends != before:  # the best has become one whose proof takes longer, or no longer is
                 search.allow(max(1.0, ends - self._clock()))
+            search.approximate_waits(self.study.subject.pool.rest_s)
             candidate = search.next(log.claimed())
             if self._measured_again(candidate, ends - self._clock()):
                 if first_gain and search.gained():

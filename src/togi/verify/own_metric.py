@@ -65,14 +65,19 @@ def answered(call: Callable[..., Any], sample: Inputs, seed: int) -> Any:
 class TakesLonger(Exception):
     """As the first answers show, all of them would take longer than there is time."""
 
+    def __init__(self, seconds: float) -> None:
+        """``seconds``: that all would take."""
+        super().__init__(f"it would take {seconds:.0f} s")
+        self.seconds = seconds
+
 
 def soon_done(items: Sequence[Item], within_s: float) -> Iterator[Item]:
     """Each in its turn. Raises TakesLonger once all will take longer than ``within_s``; the first, which may compile
     something, does not tell that alone."""
     began = time.monotonic()
     for done, item in enumerate(items):
-        if done > 1 and (time.monotonic() - began) * len(items) > within_s * done:
-            raise TakesLonger
+        if done > 1 and (whole_s := (time.monotonic() - began) * len(items) / done) > within_s:
+            raise TakesLonger(whole_s)
         yield item
 
 

@@ -5,7 +5,6 @@ It sends what it finds as soon as it has it, so that whatever happens next, that
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -151,15 +150,18 @@ class _TruthJob(ChildJob[messages.MakeTruth]):
         start = first_candidate(self.subject, facts, signature)
         folder = self.folder / TRUTH_FOLDER
         metric, notes = (None, ()) if self.job.rest else self._truth(start, folder)
-        answered = not self.config.needs_data or self.job.part is not None
+        answered, rest_s = not self.config.needs_data or self.job.part is not None, 0.0
         if not answered:
             self.enter("validation")
             check_calls(self.subject.validation, self.surveyed.signature)
-            with contextlib.suppress(TakesLonger):
+            try:
                 metric, answered = self._answered(start, folder) or metric, True
+            except TakesLonger as longer:
+                rest_s = longer.seconds
         notes = (*notes, *(self._notes_on_data(folder) if answered else ()))
         problem = "" if metric is None else metric.problem
-        self.channel.send(messages.TruthMade(notes=notes, metric_problem=problem, complete=answered))
+        made = messages.TruthMade(notes=notes, metric_problem=problem, complete=answered, rest_s=rest_s)
+        self.channel.send(made)
 
     def _truth(self, start: Candidate, folder: Path) -> tuple[MetricFacts | None, tuple[str, ...]]:
         """Write down what trials are compared with. Returns what the user's metric says of it, and notes."""

@@ -270,6 +270,8 @@ class TruthMade(Record):
     notes: tuple[str, ...]
     complete: bool = True
     """Else it proves only recipes that need no rest."""
+    rest_s: float = 0.0
+    """About how long the rest takes; nothing where nobody knows."""
     metric_problem: str = ""
     """Why the subject's metric cannot judge anything."""
 

@@ -102,6 +102,8 @@ class WorkerPool:
         self._truth: RunningTrial | None = None
         self._truth_is_whole = True
         """Else it proves only recipes that need no rest (``complete_truth``)."""
+        self.rest_s = 0.0
+        """About how long what needs the rest waits for it, where that is known."""
         self.export_s = 0.0
         """What capturing the subject takes a child that saves it; nothing where it has it from the process that forked
         it."""
@@ -236,7 +238,7 @@ class WorkerPool:
             made = truth.wait_for(messages.TruthMade)
         if made.metric_problem and self.config.needs_metric:
             raise SubjectError(f"nothing can be judged by the metric, which --max-drop limits: {made.metric_problem}")
-        self._truth_is_whole = made.complete
+        self._truth_is_whole, self.rest_s = made.complete, made.rest_s
         unused = (f"The metric is not used: {made.metric_problem}.",) if made.metric_problem else ()
         return self._noted(facts, *made.notes, *unused)
 
