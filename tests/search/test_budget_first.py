@@ -86,7 +86,7 @@ def test_what_is_approximate_and_right_is_found(effort: Effort) -> None:
     assert any(not is_faithful(trial.recipe) for trial in with_budget)
 
 
-def test_a_short_study_gives_what_is_approximate_half_of_its_time() -> None:
+def test_a_short_study_gives_what_is_approximate_two_thirds_of_its_time() -> None:
     """Else a budget would be stated and never tried."""
     trials = study(Landscape(0), budget=True, limit_s=40.0)
     first_s = sum(trial.cost_s for trial in trials[: len(before_the_first_approximate(trials))])
@@ -102,7 +102,7 @@ def test_what_approximate_recipes_wait_for_is_theirs() -> None:
         return sum(trial.cost_s for trial in trials[: len(before_the_first_approximate(trials))])
 
     at_once, after_a_wait, never = map(first_approximate_s, (0.0, 120.0, 300.0))
-    assert 60 <= after_a_wait < at_once < never
+    assert 48 <= after_a_wait < at_once < never
 
 
 def test_a_space_without_exact_alternatives_is_searched_all_the_same() -> None:

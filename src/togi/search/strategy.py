@@ -355,18 +355,18 @@ class Search:
         return {engine: p for p in dearest_first if (engine := p.recipe.engine) and engine not in tried}
 
     def _faithful_first(self, affordable: list[Acquisition]) -> list[Acquisition]:
-        """The faithful ones alone while a study without a budget would go on, so that the budget costs nothing; for
-        half of the study at most, since a budget that is never tried brings nothing."""
+        """The faithful ones alone while a study without a budget would go on, so that the budget costs nothing; for a
+        third of the study at most, since a budget that is never tried brings nothing. Then the most promising of all."""
         faithful = [p for p in affordable if p.exact]
         promising = any(p.improvement >= self.settings.effort.least_improvement for p in faithful)
-        return faithful if promising and not self._half_is_over() else affordable
+        return faithful if promising and not self._third_is_over() else affordable
 
-    def _half_is_over(self) -> bool:
+    def _third_is_over(self) -> bool:
         """Of the trials that the effort allows, or of the time without what approximate trials wait for, at least a
-        quarter of all."""
-        tried = self._max_trials is not None and 2 * len(self._trials) >= self._max_trials
+        fifth of all."""
+        tried = self._max_trials is not None and 3 * len(self._trials) >= self._max_trials
         left_s = self._time_left_s()
-        return tried or self._clock() - self._explored_since >= max(left_s - self._wait_s, left_s / 3)
+        return tried or self._clock() - self._explored_since >= max((left_s - self._wait_s) / 2, left_s / 4)
 
     def _another_reference_fits(self, share: float = 1.0) -> bool:
         """That share of the time left is enough for the original, which takes about as long as the reference."""

@@ -34,9 +34,10 @@ class Attempts:
 
     def _without_truth(self, candidate: Recipe) -> Trial | None:
         """How its trial ends where what it is compared with cannot be made; None where that is there."""
-        subject = self._study.subject
+        subject, deadline = self._study.subject, self._study.subject.pool.deadline
         try:
-            subject.complete_truth(candidate, self._study.progress.message)
+            with deadline.within(deadline.left_s - self._study.budget.proof_s):  # no turn of it counts if it is late
+                subject.complete_truth(candidate, self._study.progress.message)
         except NoTimeLeft as error:
             return Trial(recipe=candidate, outcome=Outcome.TIMED_OUT, reason=str(error), stage="start")
         except TrialEnded as ended:

@@ -118,6 +118,13 @@ class OpenStudy:
         parts = (subject, log, search, experience, budget, stopwatch, processes, progress, pace)
         return cls(*parts, notes=notes, earlier_s=_took_s(log, trials), memory_bytes=memory_bytes)
 
+    def make_truth(self) -> None:
+        """What every trial is compared with, once. Raises SubjectError when the subject cannot be run.
+
+        With all validation data where an earlier session chose by them: its choice may be proven without a trial."""
+        judged = any(trial.error is not None and trial.error.accuracy is not None for trial in self.log.trials())
+        self.subject.make_truth(self.progress.message, whole=judged)
+
     def allow_for_best(self) -> None:
         """Time for the proof of the recipe that would be saved now is not given to trials."""
         best = next(iter(self.search.finalists(1)), None)

@@ -194,7 +194,7 @@ class Exploration:
         """Raises as the trials of the reference and the parts do."""
         study, runner = self._study, self._runner
         if study.subject.facts.exportable:
-            study.subject.make_truth(study.progress.message)
+            study.make_truth()
         else:
             self._run_parts()
         runner.try_reference()  # how long it takes tells what race and proof will

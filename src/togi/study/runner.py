@@ -189,7 +189,7 @@ class StudyRunner:
             study.log.release(candidate)
             raise
         took_s = self._clock() - began
-        over = over or (given_s < self._timeout_s and took_s >= given_s - _CLOCK_S)
+        over = over or took_s >= left_s - _CLOCK_S or (given_s < self._timeout_s and took_s >= given_s - _CLOCK_S)
         if trial.outcome is Outcome.TIMED_OUT and over:
             study.log.release(candidate)  # by the study's limit, not by its own: another study may try it again
             study.given_up.append(trial)

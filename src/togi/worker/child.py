@@ -49,8 +49,8 @@ from togi.worker.training import of_training
 from togi.worker.trial import TrialJob
 
 _DATA_AT_ONCE_S = 5.0
-"""Validation data that the original answers sooner are answered before the first trial, so that what is wrong with them
-is said at once. Others wait until a recipe is judged on them: faithful ones are not kept waiting."""
+"""Validation data that the original answers sooner are answered before the first trial, so that the user hears at once
+what is wrong with them. Others wait until a recipe is judged on them: faithful ones are not kept waiting."""
 SERVES = -1
 """No exit status: the child goes on as a server."""
 

@@ -68,7 +68,7 @@ class PartRunner:
                 pace=whole.pace,
             )
             undo.callback(study.processes.close)
-            study.subject.make_truth(study.progress.message)
+            study.make_truth()
             runner = StudyRunner(study)
             runner.try_reference()
             undo.pop_all()

@@ -59,7 +59,7 @@ class PartsTuner:
         self._ends = time.monotonic() + (left_s if math.isfinite(left_s) else _LONGEST_S)
         self._whole.progress.message(f"{self._whole.subject.name} {why}: looking for its parts")
         self._cuts = cuts = record_parts(self._whole.subject.pool)  # next to the truth, which was begun with capturing
-        self._whole.subject.make_truth(self._whole.progress.message)
+        self._whole.make_truth()
         before = fastest_before(self._whole.log.trials())
         self._studies += [PartStudy(part, self._open, before=before.get(part.key)) for part in cuts.parts]
         self._in_place += [InPlace(self._whole, *blocks) for blocks in cuts.repeated]  # first: soon compiled
