@@ -239,7 +239,7 @@ class Pool:
     def __init__(self, clock: Clock, folder: Path) -> None:
         self.clock, self.folder = clock, folder
         self.deadline = SimulatedDeadline(clock)
-        self.export_s = 0.0
+        self.export_s = self.rest_s = 0.0
         self.built: dict[Recipe, list[Does]] = defaultdict(lambda: [Does()])
         self.loaded: dict[Recipe, list[Does]] = {}
         self.processes: list[Process] = []

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.study.stand_ins import FAST, MACHINE, NEXT, WRONG, Clock, Does, Pool, open_study, pool_of
+from togi.core.errors import SubjectError
 from togi.core.records import REFERENCE_RECIPE, ErrorReport, Facts, Outcome
 from togi.study.attempts import Attempts
 from togi.worker.launch import NoTimeLeft, ServerNotStarted
@@ -65,12 +66,27 @@ def test_how_its_process_ends_is_how_the_trial_does(tmp_path: Path, at: str, out
 )
 def test_the_rest_of_the_truth_is_none_of_its_costs(tmp_path: Path, ends: dict[str, Any], outcome: Outcome) -> None:
     study = open_study(tmp_path)
+    study.subject.facts = study.subject.facts.model_copy(update={"train": True})
     pool_of(study).built[FAST] = [Does.faster(2.0)]
     pool_of(study).rest_of_truth[FAST] = Does(builds_s=500.0, ends=ends)
     found = Attempts(study).attempt(FAST, 60.0)
     assert (found.recipe, found.outcome) == (FAST, outcome)
     assert found.cost_s < 100
     assert found.reason == ("no more" if ends else "")
+
+
+def test_validation_data_that_the_original_cannot_answer_end_the_study(tmp_path: Path) -> None:
+    study = open_study(tmp_path)
+    pool_of(study).rest_of_truth[FAST] = Does(ends={"start": (Outcome.FAILED, "a sample of no use")})
+    with pytest.raises(SubjectError, match="a sample of no use"):
+        Attempts(study).attempt(FAST, 60.0)
+
+
+def test_validation_data_are_not_waited_for_where_there_is_no_time(tmp_path: Path) -> None:
+    study = open_study(tmp_path)
+    does = Does(ends={"start": (Outcome.TIMED_OUT, "the time was over")}, cut_off=True)
+    pool_of(study).rest_of_truth[FAST] = does
+    assert Attempts(study).attempt(FAST, 60.0).outcome is Outcome.TIMED_OUT
 
 
 @pytest.mark.parametrize(

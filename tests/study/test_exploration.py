@@ -52,7 +52,7 @@ def explored(folder: Path, engine: Does, *, exportable: bool = True) -> tuple[Ex
     facts = Facts(machine=MACHINE, module_class="Net", exportable=exportable, export_error=None if exportable else "no")
     study, parts = open_study(folder, facts=facts, only=("openvino", "inference_mode"), time_limit_s=100), Parts()
     pool: Any = pool_of(study)
-    pool.built, pool.make_truth = Built(engine), lambda facts, *_: facts
+    pool.built, pool.make_truth = Built(engine), lambda facts, *_, **__: facts
     exploration = Exploration(StudyRunner(study), parts)  # type: ignore[arg-type]
     exploration.run()
     return exploration, parts, [trial.recipe for trial in study.log.trials()]
