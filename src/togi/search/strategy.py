@@ -356,7 +356,7 @@ class Search:
 
     def _faithful_first(self, affordable: list[Acquisition]) -> list[Acquisition]:
         """The faithful ones alone while a study without a budget would go on, so that the budget costs nothing; for a
-        third of the study at most, since a budget that is never tried brings nothing. Then the most promising of all."""
+        third of the study at most, since a budget that nobody tries brings nothing. Then the most promising of all."""
         faithful = [p for p in affordable if p.exact]
         promising = any(p.improvement >= self.settings.effort.least_improvement for p in faithful)
         return faithful if promising and not self._third_is_over() else affordable
