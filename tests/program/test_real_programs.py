@@ -414,6 +414,7 @@ class TestPipelines:
     ) -> None:
         """It fuses a copy of its network in its first call and keeps that in an object that is no module."""
         monkeypatch.setenv("YOLO_CONFIG_DIR", str(tmp_path))
+        monkeypatch.setenv("YOLO_OFFLINE", "true")  # else it looks for the network when it is imported
         ultralytics = pytest.importorskip("ultralytics")
         model = ultralytics.YOLO("yolo11n.yaml", task="detect")
 
