@@ -42,6 +42,7 @@ TABLES: dict[str, Callable[[Any], str]] = {
     "operations": operations.table,
     "peers": peers.table,
     "precision": precision.table,
+    "precision_splits": precision.table_of_splits,
     "programs": programs.table,
     "train": train.table,
     "train_limits": train_limits.table,

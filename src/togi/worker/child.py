@@ -157,7 +157,7 @@ class _TruthJob(ChildJob[messages.MakeTruth]):
             try:
                 metric, answered = self._answered(start, folder) or metric, True
             except TakesLonger as longer:
-                rest_s = longer.seconds
+                rest_s = longer.seconds * torch.get_num_threads() / self.config.threads  # the rest has all of them
         notes = (*notes, *(self._notes_on_data(folder) if answered else ()))
         problem = "" if metric is None else metric.problem
         made = messages.TruthMade(notes=notes, metric_problem=problem, complete=answered, rest_s=rest_s)
