@@ -7,7 +7,6 @@ heap full of holes, and what a child takes from them is new memory for it.
 import itertools
 import mmap
 import multiprocessing
-import os
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.artifact.forks import in_a_fork
 from togi.footprint.prediction.caching_allocator import CachingAllocator
 from togi.measure import MemoryMark, keep_freed_memory, mark_memory, measure_footprint
 from togi.measure import memory as module
@@ -41,15 +41,14 @@ def _in_child(work: Callable[[], dict]) -> dict:
 
 def _answer(work: bytes, of_child: Connection) -> None:
     called = cloudpickle.loads(work)  # what it holds is inherited
-    if os.fork():
-        os.wait()
-        return
-    try:
+
+    def answers() -> bool:
         keep_freed_memory()
         torch.set_num_threads(1)
         of_child.send(called())
-    finally:
-        os._exit(0)
+        return True
+
+    assert in_a_fork(answers)
 
 
 def _near(found: int, wanted: int) -> bool:

@@ -89,6 +89,15 @@ def test_validation_data_are_not_waited_for_where_there_is_no_time(tmp_path: Pat
     assert Attempts(study).attempt(FAST, 60.0).outcome is Outcome.TIMED_OUT
 
 
+def test_the_time_of_the_proof_is_not_given_to_validation_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = open_study(tmp_path)
+    pool, left_s = pool_of(study), list[float]()
+    monkeypatch.setattr(pool, "complete_truth", lambda _, facts, *__: left_s.append(pool.deadline.left_s) or facts)
+    with pool.deadline.within(study.budget.proof_s + 50.0):
+        Attempts(study).attempt(FAST, 60.0)
+    assert left_s == [pytest.approx(50.0)]
+
+
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [(NoTimeLeft("the time was over"), Outcome.TIMED_OUT), (ServerNotStarted("no library"), Outcome.FAILED)],

@@ -242,11 +242,11 @@ def test_a_guard_ends_no_process_that_got_the_number_of_its_server(
 
 @needs_fork
 @pytest.mark.parametrize("reaped", ["before its state is read", "after its state is read", "after a signal finds it"])
-def test_a_guard_knows_that_its_parent_ended_whenever_that_is_looked_after(
+def test_a_guard_knows_that_its_parent_ended_whenever_that_is_reaped(
     reaped: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever started the parent learns of its end when the guard does: the guard took it for running then, went home,
-    and the server stayed for ever."""
+    """Whoever started the parent learns of its end when the guard does. The guard then took it for running and went
+    home, and the server stayed for ever."""
     parent = subprocess.Popen([sys.executable, "-c", ""])
     read_text, kill = Path.read_text, os.kill
 
@@ -272,6 +272,17 @@ def test_a_guard_knows_that_its_parent_ended_whenever_that_is_looked_after(
     os.waitid(os.P_PID, parent.pid, os.WEXITED | os.WNOWAIT)
     assert not guard._runs(parent.pid)
     reap()
+
+
+@pytest.mark.skipif(not Path("/proc/self/comm").exists(), reason="processes have no such names here")
+def test_a_guard_sees_a_process_run_whatever_its_name() -> None:
+    name = "open('/proc/self/comm', 'wb').write(bytes([255]) + b') Z 1'); print(flush=True); input()"
+    process = subprocess.Popen([sys.executable, "-c", name], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert guard._runs(process.pid)
+    assert not guard._runs(process.pid)
 
 
 def test_a_child_is_ended_at_once_as_soon_as_it_is_named(tmp_path: Path) -> None:

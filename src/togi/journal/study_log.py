@@ -12,7 +12,7 @@ from pathlib import Path
 
 from togi.core.records import Recipe, Record, Study, Trial
 from togi.journal.database import Database, checksum
-from togi.machine.limits import is_running
+from togi.machine.limits import ENDED_STATES, is_running, stat_fields
 
 _UNDER = " under "
 """Between the id of a recipe and its conditions."""
@@ -238,15 +238,10 @@ class ClaimHolder(Record):
 
 
 def _started(pid: int) -> str:
-    """Field 22 of ``/proc/PID/stat`` (proc_pid_stat(5)); the command before it may hold spaces and brackets.
-
-    Empty for a zombie or where there is no ``/proc``: a process that ended must not count as alive.
-    """
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if fields[0] in ("Z", "X") else fields[19]
+    """When a process was started, field 22 of its ``stat``. Empty for one that has ended, which must not count as
+    alive, or where there is no ``/proc``."""
+    fields = stat_fields(pid)
+    return "" if not fields or fields[0] in ENDED_STATES else fields[19]
 
 
 def _place() -> str:

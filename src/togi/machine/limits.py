@@ -68,6 +68,10 @@ def processes_bytes(pid: int) -> int:
     return sum(map(anonymous_bytes, [pid, *descendants(pid)]))
 
 
+ENDED_STATES = frozenset({"Z", "X"})
+"""Of a process that nobody has waited for yet, and of one that somebody waits for right now."""
+
+
 def is_running(pid: int) -> bool:
     """True if a process of this number is there, also one that has ended and that nobody has waited for."""
     try:
@@ -77,6 +81,12 @@ def is_running(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def stat_fields(pid: int) -> list[str]:
+    """What ``/proc/PID/stat`` holds from the state of a process on, field 3 (proc_pid_stat(5)); nothing where there is
+    no such process. The command before it may hold spaces and brackets."""
+    return read_text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
 
 
 def descendants(pid: int) -> list[int]:

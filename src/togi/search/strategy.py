@@ -246,7 +246,7 @@ class Search:
         self._pool.sift()
 
     def approximate_waits(self, seconds: float) -> None:
-        """So long the next approximate trial waits for what it is judged by; that is none of its own costs."""
+        """The next approximate trial first waits so long for what it is judged by. Its own costs do not hold that."""
         self._wait_s = seconds
 
     def spent_s(self, recipe: Recipe) -> float:
@@ -362,8 +362,8 @@ class Search:
         return faithful if promising and not self._third_is_over() else affordable
 
     def _third_is_over(self) -> bool:
-        """Of the trials that the effort allows, or of the time without what approximate trials wait for, at least a
-        fifth of all."""
+        """Of the trials that the effort allows, or of the time that is left besides that wait, and a fifth of all time
+        at least."""
         tried = self._max_trials is not None and 3 * len(self._trials) >= self._max_trials
         left_s = self._time_left_s()
         return tried or self._clock() - self._explored_since >= max((left_s - self._wait_s) / 2, left_s / 4)

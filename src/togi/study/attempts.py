@@ -36,7 +36,7 @@ class Attempts:
         """How its trial ends where what it is compared with cannot be made; None where that is there."""
         subject, deadline = self._study.subject, self._study.subject.pool.deadline
         try:
-            with deadline.within(deadline.left_s - self._study.budget.proof_s):  # no turn of it counts if it is late
+            with deadline.within(deadline.left_s - self._study.budget.proof_s):  # not in the time that the proof needs
                 subject.complete_truth(candidate, self._study.progress.message)
         except NoTimeLeft as error:
             return Trial(recipe=candidate, outcome=Outcome.TIMED_OUT, reason=str(error), stage="start")

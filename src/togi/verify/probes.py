@@ -126,8 +126,8 @@ def signs(shown: Shown) -> Rung:
 def magnitudes(dtype: torch.dtype, shown: Shown, *, signed: bool, exact: bool) -> Ladder:
     """Floats larger and smaller than any shown, then as large as there are.
 
-    Not ``exact``: the nearest are the sample itself, a little larger. What was rounded for such samples errs more on
-    others of any size, so that nothing but what was shown would be left, and the next sample may be a little beyond.
+    Not ``exact``: the nearest are the sample itself, a little larger. A recipe that was rounded for such samples errs
+    more on random values of any size. Asked for these, it would take nothing beyond the samples.
     """
     most = torch.finfo(dtype).max
     size = max(abs(shown.low), abs(shown.high)) or 1.0

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from togi.machine.limits import descendants, is_running
+from togi.machine.limits import ENDED_STATES, descendants, is_running, stat_fields
 
 _BY_ITSELF_S = 1.0
 """A server that is not stuck has ended its children and itself by then."""
@@ -72,15 +72,8 @@ def _wait(*pids: int, until: float | None = None) -> None:
 
 
 def _runs(pid: int) -> bool:
-    """Whether it ended is asked first: one that whoever started it looks after now is gone when that cannot be read."""
-    return not _ended(pid) and is_running(pid)
-
-
-def _ended(pid: int) -> bool:
-    """It has ended, and whoever started it does not look, or looks right now."""
-    with contextlib.suppress(OSError, IndexError):
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] in {"Z", "X"}
-    return False
+    """Ask first whether it has ended: one that is reaped between the two questions is gone by the second."""
+    return ENDED_STATES.isdisjoint(stat_fields(pid)[:1]) and is_running(pid)
 
 
 def _end(server: int) -> None:
