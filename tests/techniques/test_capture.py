@@ -6,6 +6,7 @@ import copy
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, fx, nn
@@ -420,6 +421,10 @@ class Tabled(nn.Module):
     "read",
     [
         lambda m, _: sum(m.table.tolist()),
+        lambda m, _: int(m.table.detach().cpu().numpy().max()),
+        lambda m, _: float(np.asarray(m.table).mean()),
+        lambda m, x: (torch.tensor(x.shape)[m.table[1:2]] + 1).tolist()[0],
+        lambda m, x: x[tuple(slice(start, None) for start in (m.table[:2] - 1).numpy())].sum(),
         lambda m, _: 2 if m.table.max() > 2 and m.table[0] == 3 else 5,
         lambda m, x: x[: int(m.table[1])].sum(),
         lambda m, _: torch.zeros(m.table[0].item()).sum() + 1,
@@ -431,6 +436,12 @@ def test_what_follows_from_constants_alone_may_be_read(read):
     start = conformance.candidate_of(Tabled(read), [torch.randn(4, 4)])
     result, other = captured(start), torch.randn(4, 4)
     torch.testing.assert_close(result.module(other), start.module(other))
+
+
+def test_numpy_may_not_read_what_depends_on_the_input():
+    start = conformance.candidate_of(Tabled(lambda m, x: float((x[0, :3] * m.table).numpy()[0])), [torch.randn(4, 4)])
+    with pytest.raises(Refused, match="leaves torch for NumPy"):
+        capture(start)
 
 
 def _written(module, _):

@@ -25,6 +25,7 @@ _MOST_CALLS = 4
 """Of one module by a program's own Python, where it is captured whole: both towers of a comparison, and no loop."""
 FIXED_SIZE = "a size that differs between the samples is fixed by what it computes"
 _OF_VALUES = "DataDependent"
+_OF_NUMPY = ".numpy() is not supported"
 _DEPENDS_ON_VALUES = "a branch or a size depends on the values of a tensor"
 KEEP_SIZES_OPEN = "Compute with tensors of that size instead of looping over it, or give samples of one size"
 _IN_PLAIN_WORDS = (
@@ -35,7 +36,7 @@ _IN_PLAIN_WORDS = (
     ),
     ("Constraints violated", FIXED_SIZE, KEEP_SIZES_OPEN),
     (
-        ".numpy() is not supported",
+        _OF_NUMPY,
         "it leaves torch for NumPy",
         "Use the function of torch",
     ),
@@ -100,7 +101,8 @@ def _most_called(program: ProgramModule, sample: Inputs) -> tuple[str, int]:
 
 def depends_on_values(error: Exception) -> bool:
     """Python reads what a tensor holds, which the tracer does not know."""
-    return _OF_VALUES in f"{type(error).__name__}: {error}"
+    text = f"{type(error).__name__}: {error}"
+    return _OF_VALUES in text or _OF_NUMPY in text
 
 
 def in_plain_words(error: Exception) -> str:

@@ -22,6 +22,8 @@ from togi.torch_internals.modules import own_buffers
 
 _SMALL = 64
 """Elements of a tensor that is held for numbers rather than weights."""
+_OF_NUMBERS = (torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor)
+"""Make a tensor of numbers that Python has: of a size that is fixed, say."""
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _ANSWERS = ("__index__", "__int__", "__invert__")
 """Methods of a tensor that are named like those that write to it."""
@@ -39,7 +41,8 @@ class ConstantsComputed(FunctionObserver):
         values = list(_leaves((args, kwargs)))
         tensors = [value for value in values if isinstance(value, Tensor)]
         symbols = any(isinstance(value, _SYMBOLS) for value in values)
-        constant = bool(tensors) and all(map(_has_values, tensors)) and not symbols
+        of_values = all(map(_has_values, tensors)) if tensors else function in _OF_NUMBERS
+        constant = of_values and not symbols
         target = _target(function, args, kwargs)
         if _has_values(target) and (not constant or target.untyped_storage().data_ptr() in self._kept):
             raise RuntimeError("a tensor that holds numbers for Python is written to while it is traced")
