@@ -102,7 +102,7 @@ TORCH ?= 2.11
 .PHONY: test-torch
 test-torch:
 	$(PYTHON) -m venv .venv-torch-$(TORCH)
-	.venv-torch-$(TORCH)/bin/python -m pip install --quiet 'torch==$(TORCH).*' -e '.[all,examples,test]'
+	$(call install-tests,.venv-torch-$(TORCH)/bin/python,'torch==$(TORCH).*')
 	.venv-torch-$(TORCH)/bin/python $(SIDE_BY_SIDE)
 
 # The report's tests open it in Chromium; without one, and without the right to install it, they skip and say so.
@@ -110,6 +110,12 @@ browser:
 	@command -v chromium >/dev/null 2>&1 || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 && \
 	  { apt-get update -qq && apt-get install -y -qq chromium chromium-driver >/dev/null; } || \
 	  echo "no Chromium here: the report's browser tests will be skipped"; }
+
+# ultralytics alone: it asks for the OpenCV that needs a display's libraries, and runs with the one of the extra `test`.
+define install-tests
+$(1) -m pip install --quiet $(2) -e '.[all,examples,test]'
+$(1) -m pip install --quiet --no-deps ultralytics
+endef
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "togi needs Python 3.11 or newer: make PYTHON=python3.12")'
@@ -121,7 +127,7 @@ $(VENV)/.installed-demo: $(VENV)/bin/python pyproject.toml
 	touch $@
 
 $(VENV)/.installed-test: $(VENV)/bin/python pyproject.toml
-	$(BIN)/python -m pip install --quiet -e '.[all,examples,test]'
+	$(call install-tests,$(BIN)/python)
 	touch $@
 
 clean:

@@ -44,14 +44,6 @@ import doors, togi
 obj, inputs, _ = doors.DOORS[sys.argv[2]]()
 togi.optimize(obj, inputs, time_limit_s=float(sys.argv[1]), out="fast.togi")
 """
-_YOLO = """
-import sys
-import numpy, togi, ultralytics
-picture = numpy.random.default_rng(0).integers(0, 255, (480, 640, 3), dtype=numpy.uint8)
-yolo = ultralytics.YOLO("yolo11n.yaml")
-inputs = {"source": picture, "verbose": False, "device": "cpu"}
-togi.optimize(yolo, inputs, time_limit_s=float(sys.argv[1]), out="fast.togi")
-"""
 _CELL = """
 import sys
 from IPython.core.interactiveshell import InteractiveShell
@@ -94,7 +86,7 @@ DOORS = {
     "generate": _object("generate", "transformers"),
     "diffusion": _object("diffusion", "diffusers"),
     "lightning": _object("lightning", "lightning"),
-    "yolo": Door("togi.optimize", ("-c", _YOLO, "{limit}"), ("ultralytics",)),
+    "yolo": _object("yolo", "ultralytics"),
     "sentences_folder": _name("sentence-transformers:{minilm}", MINILM, "sentence_transformers"),
     "timm": _name("timm:mobilenetv3_large_100", "timm"),
     "torchvision": _name("torchvision:resnet18", "torchvision"),

@@ -6,6 +6,7 @@
     generate     the bound method ``generate`` of a language model
     diffusion    a pipeline of diffusers
     lightning    a Lightning module
+    yolo         a detector of ultralytics
 
 Nothing is downloaded: models without weights in a package are small and random.
 """
@@ -23,6 +24,7 @@ import torch
 import togi
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("YOLO_OFFLINE", "true")
 os.environ.setdefault("HF_DEACTIVATE_ASYNC_LOAD", "1")  # loading leaves no thread behind: togi forks its trials
 
 Door = tuple[Any, Any, Callable[[], Any]]
@@ -113,7 +115,18 @@ def lightning() -> Door:
     return model, batch, lambda: model(batch)
 
 
-DOORS = {door.__name__: door for door in (sentences, pipeline, pictures, generate, diffusion, lightning)}
+def yolo() -> Door:
+    import numpy as np
+    import ultralytics
+
+    torch.manual_seed(0)
+    model = ultralytics.YOLO("yolo11n.yaml")
+    picture = np.random.default_rng(0).integers(0, 255, (480, 640, 3), dtype=np.uint8)
+    inputs = {"source": picture, "verbose": False, "device": "cpu"}
+    return model, inputs, lambda: model(**inputs)
+
+
+DOORS = {door.__name__: door for door in (sentences, pipeline, pictures, generate, diffusion, lightning, yolo)}
 
 
 def best_ms(call: Callable[[], Any], calls: int = 10) -> float:

@@ -28,6 +28,7 @@ NEEDS = {
     "generate": ("transformers",),
     "diffusion": ("diffusers",),
     "lightning": ("lightning",),
+    "yolo": ("ultralytics",),
 }
 
 
@@ -63,6 +64,7 @@ def test_every_door_is_tried(doors: ModuleType) -> None:
         ("generate", "LlamaForCausalLM.generate", 1),
         ("diffusion", "DDIMPipeline", 1),
         ("lightning", "Classifier", 1),
+        ("yolo", "YOLO.__call__", 1),
     ],
 )
 def test_what_is_called_is_what_is_tuned(doors: ModuleType, name: str, tuned: str, samples: int) -> None:
