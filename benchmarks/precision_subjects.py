@@ -232,6 +232,8 @@ def docstrings(package: str) -> Iterator[str]:
 
 # --- networks with random weights, of which time and error alone say something
 
+JUDGED_CROPS = 60
+"""Of each picture that a choice is judged on. The original of a ResNet-50 takes half a minute for all."""
 RANDOM = {
     "resnet50": "resnet50",
     "vit_small": "vit_small_patch16_224",
@@ -269,7 +271,7 @@ def mobilenetv3() -> togi.Subject:
 
 
 def drawn_validation() -> togi.Validation:
-    return _of_crops(JUDGED_ON, 200, seed=2)
+    return _of_crops(JUDGED_ON, JUDGED_CROPS, seed=2)
 
 
 def drawn_held_out() -> togi.Validation:

@@ -55,8 +55,15 @@ def data(count: int = COUNT, **given: Any) -> Validation:
 
 
 def measured(
-    call: Callable[..., Any], measure: AccuracyMeasure, tmp_path: Path, *, max_drop: float = 1.0, **given: Any
+    call: Callable[..., Any],
+    measure: AccuracyMeasure,
+    tmp_path: Path,
+    *,
+    max_drop: float = 1.0,
+    confirmation: bool = True,
+    **given: Any,
 ) -> Accuracy:
+    """On all of one half: what confirms does not end early where it is within."""
     validation = data(**given)
     answer_once(Scores(), validation, tmp_path, seed=0, device="cpu")
     return judged(
@@ -64,7 +71,7 @@ def measured(
         validation,
         known_answers(tmp_path, validation),
         Judging(measure=measure, max_drop=max_drop),
-        confirmation=False,
+        confirmation=confirmation,
         seed=0,
         device="cpu",
     )
@@ -175,6 +182,27 @@ def test_a_recipe_that_is_surely_outside_is_stopped_early(tmp_path: Path) -> Non
     assert len(calls) == stopped.drop.seen < COUNT // 8
 
 
+@pytest.mark.parametrize(
+    ("measure", "given", "ends"),
+    [
+        (AccuracyMeasure.KL, {}, True),
+        (AccuracyMeasure.AGREEMENT, {"groups": [i // 2 for i in range(COUNT)]}, True),
+        (AccuracyMeasure.AGREEMENT, {}, False),  # the exact bound of all is tighter
+    ],
+)
+def test_a_choice_ends_early_where_it_is_surely_within_and_its_confirmation_does_not(
+    measure: AccuracyMeasure, given: dict[str, Any], ends: bool, tmp_path: Path
+) -> None:
+    chosen, confirmed = (
+        measured(Scores(), measure, tmp_path, max_drop=0.2, confirmation=confirmation, **given).drop
+        for confirmation in (False, True)
+    )
+    assert (chosen.seen < chosen.planned // 2) is ends
+    assert confirmed.complete
+    assert all(standing(drop, 0.2) is Standing.PROVEN for drop in (chosen, confirmed))
+    assert measured(Scores(), measure, tmp_path, max_drop=1e-4, confirmation=False, **given).drop.complete
+
+
 @pytest.mark.parametrize("scores", [lambda s: s * float("nan"), lambda s: s[:, :4], lambda s: s.repeat(2, 1)])
 def test_what_is_no_answer_is_lost(scores: Callable[[Tensor], Tensor], tmp_path: Path) -> None:
     for measure in (AccuracyMeasure.AGREEMENT, AccuracyMeasure.KL, AccuracyMeasure.ACCURACY):
@@ -189,7 +217,7 @@ def test_rows_of_a_batch_count_by_themselves_and_groups_as_one(tmp_path: Path) -
 
     def of(validation: Validation) -> Accuracy:
         wrong = every(1, lambda scores: torch.cat([-scores[:1], scores[1:]]))
-        return judged(wrong, validation, answers, judging, confirmation=False, seed=0, device="cpu")
+        return judged(wrong, validation, answers, judging, confirmation=True, seed=0, device="cpu")
 
     alone, grouped = of(validation).drop, of(Validation(batches, groups=[i // 4 for i in range(len(batches))])).drop
     assert (alone.seen, alone.losses) == (COUNT // 2, COUNT // 20)

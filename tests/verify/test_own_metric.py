@@ -71,9 +71,10 @@ def measured(
     tmp_path: Path,
     *,
     max_drop: float = 1.0,
-    confirmation: bool = False,
+    confirmation: bool = True,
     **given: Any,
 ) -> Accuracy:
+    """On all of one half: what confirms does not end early where it is within."""
     asked = own(metric, **given)
     facts = asked.score_original(Scores(), tmp_path, None)
     assert not facts.problem

@@ -11,9 +11,10 @@ drawn is bounded, without assumptions on how they are distributed:
   the mean ``m`` would have to be rich by chance if ``m`` were right; by Ville's inequality that is as unlikely at all
   looks together as at one. So one may look as often as one likes.
 
-An early look can only end a recipe that is surely outside of the budget. It never accepts one: with all samples seen,
-the exact bound is tighter than any that holds at every look, and looking before cannot make it wrong. So at most one in
-twenty recipes that are outside is accepted, however often one looks. Ends that hold with 95 % are one-sided.
+An early look can end a recipe that is surely outside of the budget. It accepts one of scores alone, whose bound is the
+same at every look. Of what is right or wrong none is accepted before all samples are seen: the exact bound is tighter
+then, and looking before cannot make it wrong. So at most one in twenty recipes that are outside is accepted, however
+often one looks. Ends that hold with 95 % are one-sided.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Standing(StrEnum):
     """What the samples seen so far say of a budget."""
 
     PROVEN = "proven"
-    """All were seen, and the drop is within."""
+    """The drop is within, beyond doubt."""
     OUTSIDE = "outside"
     """The drop is above it, beyond doubt."""
     UNDECIDED = "undecided"
@@ -53,7 +54,8 @@ class Standing(StrEnum):
 
 def standing(drop: Drop, max_drop: float) -> Standing:
     """What a drop says of a budget."""
-    if drop.complete and drop.high <= max_drop:
+    holds_at_every_look = drop.losses is None
+    if drop.high <= max_drop and (drop.complete or holds_at_every_look):
         return Standing.PROVEN
     return Standing.OUTSIDE if drop.low > max_drop else Standing.UNDECIDED
 

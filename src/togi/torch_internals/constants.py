@@ -2,7 +2,8 @@
 
 Modules keep small numbers in tensors (the stride of a layer, in a buffer) and branch by what they compute from them.
 The tracer gives buffers no values, and so refuses such a branch, which takes the same side in every call. Here small
-buffers keep their values, and whatever is computed from values alone is computed at once.
+buffers keep their values, as do tensors made of Python's numbers, and what is computed from values alone is computed at
+once.
 
 Behind it: that the tracer's tensors are of subclasses (``FakeTensor``, ``FunctionalTensor``), and that a module reads a
 buffer from its ``__dict__`` first (torch 2.9 to 2.15). When it goes: such modules are refused, and cut into parts.

@@ -39,7 +39,7 @@ _DATA = "data"
 _FIRST, _OTHER = "first", "other"
 """In the names of what is kept."""
 _LOOKS = (1 / 16, 1 / 8, 1 / 4, 1 / 2)
-"""Shares of the samples after which a recipe that is surely outside is stopped."""
+"""Shares of the samples after which it is asked whether they are enough."""
 _ASKED_AGAIN = 4
 """Samples that the original answers anew where its answers are kept."""
 _ROUNDING = 1e-3
@@ -195,7 +195,8 @@ def judged(
     others: Mapping[str, Sequence[Tensor]] = MappingProxyType({}),
 ) -> Accuracy:
     """How far ``call`` got worse than the original, on one half of the data. It ends early where that is surely too
-    far. Raises whatever ``call`` raises, and CannotScore where the user's metric has no number for its outputs.
+    far, and in the half by which is chosen also where it is surely not: what confirms is all of the other. Raises
+    whatever ``call`` raises, and CannotScore where the user's metric has no number for its outputs.
 
     Args:
         answers: of the original, to all samples; or what the user's metric says of them.
@@ -213,9 +214,10 @@ def judged(
     else:
         measured = _SeenOutputs(judging, validation, answers, others, indices, chose)
     looks = {max(1, round(share * len(indices))) for share in _LOOKS}
+    enough = {Standing.OUTSIDE} if confirmation or judging.by_all else {Standing.OUTSIDE, Standing.PROVEN}
     for number, i in enumerate(indices, start=1):
         measured.add(i, call, inputs[i].to(device), seed)
-        if number in looks and standing(measured.drop(), judging.max_drop) is Standing.OUTSIDE:
+        if number in looks and standing(measured.drop(), judging.max_drop) in enough:
             break
     return measured.accuracy(confirmation=confirmation)
 
