@@ -121,8 +121,8 @@ def test_accuracy_tells_from_what_it_went_to_what(tmp_path: Path) -> None:
     labels = data().labels
     assert labels is not None
     moved = [(label + 1) % CLASSES if i % 4 == 0 else label for i, label in enumerate(labels)]
-    chosen = halves(range(COUNT), 0)[0]
-    hit = sum(i % 4 != 0 for i in chosen) / len(chosen)
+    seen = halves(range(COUNT), 0)[1]
+    hit = sum(i % 4 != 0 for i in seen) / len(seen)
     found = measured(every(10, lambda scores: scores * math.nan), AccuracyMeasure.ACCURACY, tmp_path, labels=moved)
     assert found.original == pytest.approx(hit)
     assert found.candidate is not None
