@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -150,3 +151,20 @@ def brief_studies() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("togi.study.run.run_study", brief_study)
         yield
+
+
+@pytest.fixture
+def ultralytics(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The package; skips without it. What its import does to the process is undone: it replaces ``torch.save``, sets
+    ``OMP_NUM_THREADS`` and prints numbers otherwise, for all tests that follow."""
+    monkeypatch.setenv("YOLO_CONFIG_DIR", str(tmp_path_factory.mktemp("yolo")))
+    monkeypatch.setenv("YOLO_OFFLINE", "true")  # else it looks for the network
+    environment, save, printed = dict(os.environ), torch.save, np.get_printoptions()
+    try:
+        return pytest.importorskip("ultralytics")
+    finally:
+        os.environ.clear()
+        os.environ.update(environment)
+        torch.save = save
+        np.set_printoptions(**printed)
+        torch.set_printoptions(profile="default")

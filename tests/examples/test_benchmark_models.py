@@ -29,9 +29,9 @@ SOON = ("mobilenetv3_large", "minilm", "lstm_tagger")
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in SOON else pytest.mark.thorough) for n in NAMES])
-def test_subject_runs(name):
+def test_subject_runs(name, request):
     if name == "yolo":
-        pytest.importorskip("ultralytics")
+        request.getfixturevalue("ultralytics")
     subject = locate(f"{FILE}:{name}")
     sample = subject.inputs[0]
     with torch.no_grad():

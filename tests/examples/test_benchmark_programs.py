@@ -43,7 +43,9 @@ def test_all_lists_every_program(subjects: Any) -> None:
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in SOON else pytest.mark.thorough) for n in NAMES])
-def test_program_answers_twice_the_same(name: str, subjects: Any) -> None:
+def test_program_answers_twice_the_same(name: str, subjects: Any, request: pytest.FixtureRequest) -> None:
+    if "ultralytics" in subjects.PACKAGES.get(name, ()):
+        request.getfixturevalue("ultralytics")
     if missing := subjects.missing(name):
         pytest.skip(f"a benchmark's own package, which the test command does not install: {', '.join(missing)}")
     subject = locate(f"{FILE}:{name}")

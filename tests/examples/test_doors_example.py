@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -46,9 +47,15 @@ def numbers(answer: Any) -> list[np.ndarray[Any, Any]]:
     return [tensor.numpy() for tensor in tensors_in(as_compared(answer))]
 
 
-def of_installed(name: str) -> None:
-    for package in NEEDS[name]:
-        pytest.importorskip(package)
+@pytest.fixture
+def of_installed(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    def asked(name: str) -> None:
+        for package in NEEDS[name]:
+            if package == "ultralytics":
+                request.getfixturevalue(package)
+            pytest.importorskip(package)
+
+    return asked
 
 
 def test_every_door_is_tried(doors: ModuleType) -> None:
@@ -67,7 +74,9 @@ def test_every_door_is_tried(doors: ModuleType) -> None:
         ("yolo", "YOLO.__call__", 1),
     ],
 )
-def test_what_is_called_is_what_is_tuned(doors: ModuleType, name: str, tuned: str, samples: int) -> None:
+def test_what_is_called_is_what_is_tuned(
+    doors: ModuleType, of_installed: Callable[[str], None], name: str, tuned: str, samples: int
+) -> None:
     of_installed(name)
     obj, inputs, call = doors.DOORS[name]()
     program, found = tuned_object(obj, inputs)
@@ -78,7 +87,9 @@ def test_what_is_called_is_what_is_tuned(doors: ModuleType, name: str, tuned: st
             np.testing.assert_array_equal(one, other)  # else nothing could be proven
 
 
-def test_a_sentence_transformer_that_is_given_tokens_is_tuned_as_the_module_that_it_is(doors: ModuleType) -> None:
+def test_a_sentence_transformer_that_is_given_tokens_is_tuned_as_the_module_that_it_is(
+    doors: ModuleType, of_installed: Callable[[str], None]
+) -> None:
     of_installed("sentences")
     model, texts, _ = doors.sentences()
     tokens = model.tokenize(texts)
@@ -93,7 +104,11 @@ def test_a_sentence_transformer_that_is_given_tokens_is_tuned_as_the_module_that
 @pytest.mark.usefixtures("brief_studies")
 @pytest.mark.parametrize("name", NEEDS)
 def test_the_object_is_faster_inside_and_answers_as_before(
-    doors: ModuleType, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    doors: ModuleType,
+    of_installed: Callable[[str], None],
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """How much faster depends on the machine; whether it is depends on how busy that is."""
     of_installed(name)

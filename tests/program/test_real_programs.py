@@ -409,13 +409,8 @@ class TestPipelines:
         assert cuts.obstacles == ()
 
     @pytest.mark.thorough
-    def test_of_a_yolo_the_network_that_its_first_call_makes_is_found(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_of_a_yolo_the_network_that_its_first_call_makes_is_found(self, tmp_path: Path, ultralytics: Any) -> None:
         """It fuses a copy of its network in its first call and keeps that in an object that is no module."""
-        monkeypatch.setenv("YOLO_CONFIG_DIR", str(tmp_path))
-        monkeypatch.setenv("YOLO_OFFLINE", "true")  # else it looks for the network when it is imported
-        ultralytics = pytest.importorskip("ultralytics")
         model = ultralytics.YOLO("yolo11n.yaml", task="detect")
 
         def boxes(image: Tensor) -> Tensor:
