@@ -172,7 +172,7 @@ def _photos() -> Any:
 # --- the MiniLM sentence encoder on names of functions and their docstrings
 
 PACKAGES = "sklearn scipy numpy networkx skimage matplotlib".split()
-CALIBRATION_TEXTS, JUDGED_TEXTS, HELD_OUT_TEXTS, TIMED_TEXTS = 100, 1600, 400, 8
+CALIBRATION_TEXTS, JUDGED_TEXTS, HELD_OUT_TEXTS, TIMED_TEXTS = 100, 3400, 400, 8
 
 
 def minilm() -> togi.Subject:
@@ -232,8 +232,8 @@ def docstrings(package: str) -> Iterator[str]:
 
 # --- networks with random weights, of which time and error alone say something
 
-JUDGED_CROPS = 60
-"""Of each picture that a choice is judged on. The original of a ResNet-50 takes half a minute for all."""
+JUDGED_CROPS = 100
+"""Of each picture that a choice is judged on. The original of a ResNet-50 takes the better part of a minute for all."""
 RANDOM = {
     "resnet50": "resnet50",
     "vit_small": "vit_small_patch16_224",
@@ -600,7 +600,7 @@ CACHED = 256
 FIRST, LENGTH = 8, 40
 """Each text has so many tokens, and the step at each place from the first on is judged by the token that follows. So
 the caches of these steps are short, and all steps of a text share one."""
-STEPS = {"calibration": 8, "validation": 32, "held_out": 16}
+STEPS = {"calibration": 8, "validation": 64, "held_out": 16}
 """Texts of each set."""
 
 
