@@ -139,6 +139,12 @@ def test_the_ends_enclose_the_mean_early_and_late(losses: int, seen: int) -> Non
             assert -1 <= drop.low <= drop.mean <= drop.high <= 1
 
 
+def test_scores_that_do_not_differ_take_few_samples_more_than_what_is_right_or_wrong() -> None:
+    """For right or wrong 300 prove a point; the price for looking early is the rest."""
+    assert flips(0, 300, 300).high < 0.01
+    assert scores([0.0] * 370, 370).high < 0.01
+
+
 def test_a_large_bet_is_lost_for_good() -> None:
     """By a rounding that leaves a billionth of it, thousands of samples without a loss would win it back."""
     assert scores([1.0] + [0.0] * 20_000, 30_000).high > 1 / 20_001

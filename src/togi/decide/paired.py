@@ -34,8 +34,9 @@ _RISK = 1 - CONFIDENCE
 _OF_GAINS = _RISK / 64
 """The part of the risk that is spent on the gains. So little that 300 samples without a loss still prove a point."""
 _BETS = tuple(2.0**-power for power in range(10))
-"""Shares of the largest bet that cannot end below zero; equal amounts are placed on each. The largest wins soonest
-where there is no loss at all, the small ones where there are some."""
+"""Shares of the largest bet that cannot end below zero; each stake is proportional to its share. The largest wins
+soonest where samples hardly differ, as scores of few bits do. The small ones win where they differ much, and there it
+takes so many samples that a smaller stake costs little."""
 _STEPS = 60
 """Of a bisection: ends are exact to the last bits."""
 _MOST_SAMPLES = 1_000_000
@@ -214,7 +215,8 @@ def _log_capital(counts: Mapping[float, int], mean: float) -> float:
     room = 1 - mean  # a sample that is wholly worse takes all of the largest bet, to the last bit
     logs = [sum(count * _log((room - bet * (value - mean)) / room) for value, count in counts.items()) for bet in _BETS]
     largest = max(logs)
-    return largest + math.log(math.fsum(math.exp(log - largest) for log in logs) / len(logs))
+    won = math.fsum(bet * math.exp(log - largest) for bet, log in zip(_BETS, logs, strict=True))
+    return largest + math.log(won / math.fsum(_BETS))
 
 
 def _negated(counts: Mapping[float, int]) -> dict[float, int]:

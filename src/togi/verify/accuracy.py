@@ -38,7 +38,7 @@ FILE = "answers.safetensors"
 _DATA = "data"
 _FIRST, _OTHER = "first", "other"
 """In the names of what is kept."""
-_LOOKS = (1 / 16, 1 / 8, 1 / 4, 1 / 2)
+_LOOKS = (1 / 16, *(eighth / 8 for eighth in range(1, 8)))
 """Shares of the samples after which it is asked whether they are enough."""
 _ASKED_AGAIN = 4
 """Samples that the original answers anew where its answers are kept."""
