@@ -233,7 +233,7 @@ def docstrings(package: str) -> Iterator[str]:
 # --- networks with random weights, of which time and error alone say something
 
 JUDGED_CROPS = 150
-"""Of each picture that a choice is judged on. Of a ViT-S the original takes a minute for all, of a ResNet-50 two."""
+"""Of each picture that a choice is judged on. Of a ViT-S the original takes a minute for all."""
 RANDOM = {
     "resnet50": "resnet50",
     "vit_small": "vit_small_patch16_224",
