@@ -31,6 +31,18 @@ def test_every_recipe_is_compatible_once_and_has_one_grad_mode() -> None:
         assert places == sorted(places)
 
 
+@pytest.mark.parametrize(("device", "together"), [("cpu", False), ("cuda", True)])
+def test_bfloat16_is_not_tried_where_onnx_runtime_cannot_multiply_it(device: str, together: bool) -> None:
+    known = all_techniques()
+    few = {id: known[id] for id in ("no_grad", "bf16", "onnxruntime")}
+    versions = {name: version for name, version in MACHINE.versions.items() if name != "onnxruntime"}  # of either build
+    machine = MACHINE.model_copy(update={"cpu_flags": ("avx512_bf16",), "onednn_limit": "", "versions": versions})
+    facts = CONVOLUTIONAL.model_copy(update={"device": device, "machine": machine, "parameter_dtypes": ("float32",)})
+    recipes = [recipe.techniques for recipe in Space.of(facts, EVERY, few).recipes()]
+    assert {"no_grad", "bf16"} in recipes
+    assert ({"no_grad", "bf16", "onnxruntime"} in recipes) is together
+
+
 def test_count_is_the_product_of_the_factors() -> None:
     """fold 2, pad 3, channels_last 2, engines 1+4+4+1+2, threads 3, allocator 2, grad modes 2; nothing approximate."""
     recipes = list(Space.of(CONVOLUTIONAL, Settings(), family()).recipes())

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from togi.core.records import REFERENCES, STAGES, Choice, Facts, Outcome, Recipe, Stage, Trial, Unused, reference_recipe
 from togi.core.settings import Settings
 from togi.techniques.base import Options, Refuses, Technique
+from togi.techniques.registry import compatible
 
 GRAD_MODE = "grad_mode"
 """The capability that exactly one choice of every recipe provides."""
@@ -30,6 +32,8 @@ class TechniqueConfiguration:
     cost_s: float
     needs: frozenset[str]
     """What other choices of the same recipe must provide."""
+    conflicts: frozenset[str]
+    """What none of them may provide."""
     expected_memory_x: float = 1.0
     mends: frozenset[str] = frozenset()
     coarsens: frozenset[str] = frozenset()
@@ -55,6 +59,7 @@ class TechniqueConfiguration:
             speedup_x * LATER**place,
             cost_s,
             technique.needs_with(facts, options),
+            technique.conflicts_with(facts, options),
             memory_x,
             frozenset(first.label for first in technique.mends(facts, options)),
             frozenset(first.label for first in technique.coarsens(facts, options)),
@@ -164,6 +169,13 @@ def unmet_needs(chosen: Iterable[TechniqueConfiguration]) -> frozenset[str]:
     every = tuple(chosen)
     provided = frozenset[str]().union(*(configuration.technique.provides for configuration in every))
     return frozenset[str]().union(*(configuration.needs for configuration in every)) - provided
+
+
+def fit_together(chosen: Sequence[TechniqueConfiguration]) -> bool:
+    """Whether these may stand in one recipe, as ``compatible`` says of their techniques, and on this subject."""
+    return compatible(configuration.technique for configuration in chosen) and not any(
+        one.conflicts & other.technique.provides for one, other in itertools.permutations(chosen, 2)
+    )
 
 
 def _unmet(

@@ -129,6 +129,10 @@ class Technique(Remedy):
         """``needs``, where the subject and the options decide it."""
         return self.needs
 
+    def conflicts_with(self, facts: Facts, options: Options) -> frozenset[str]:
+        """``conflicts``, where the subject and the options decide it."""
+        return self.conflicts
+
     @property
     def surrounds_calls(self) -> bool:
         """Whether it is set round each call, and so round each call of what was saved and loaded."""

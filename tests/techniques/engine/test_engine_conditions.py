@@ -56,6 +56,18 @@ def test_engines_that_export_repeat_why_it_cannot_be_exported(id: str) -> None:
     assert "data-dependent branch at model.py:7" in answer.reason
 
 
+def test_onnx_runtime_has_no_products_of_bfloat16_on_a_cpu() -> None:
+    """Why it is not tried with ``bf16``: a version that has them is to be tried again."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as library
+
+    takes: dict[str, set[str]] = {"MatMul": set(), "Gemm": set(), "Conv": set()}
+    for kernel in library.get_all_opkernel_def():
+        if kernel.provider == "CPUExecutionProvider" and kernel.op_name in takes:
+            takes[kernel.op_name].update(*kernel.type_constraints.values())
+    assert all("tensor(float)" in types for types in takes.values())
+    assert not any("tensor(bfloat16)" in types for types in takes.values())
+
+
 def test_attention_as_one_operator_is_offered_where_there_is_attention() -> None:
     engine = technique("onnxruntime")
     plain, attending = made("tied").facts, made("tied", functions={"scaled_dot_product_attention": 2}).facts

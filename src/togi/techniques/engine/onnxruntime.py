@@ -32,10 +32,11 @@ class OnnxRuntime(GraphEngine):
     When it applies: to modules that ``torch.export`` captures and whose operators ONNX has.
 
     When it refuses: where the module cannot be exported or updates a buffer; where inputs or outputs are bfloat16,
-    float8 or complex on a CPU; on a GPU, where the installed package is the build for CPUs. TensorRT's provider where
-    the package lacks it or cannot load its libraries; it is not offered where sizes vary, or where plain eager
-    multiplies in IEEE float32, since it has no switch for TensorFloat-32. ``cuda_graph`` where sizes vary, several call
-    at once, or an operator runs elsewhere than on CUDA.
+    float8 or complex on a CPU; on a GPU, where the installed package is the build for CPUs. It is not offered with
+    ``bf16`` on a CPU, since it multiplies no bfloat16 there. TensorRT's provider where the package lacks it or cannot
+    load its libraries; it is not offered where sizes vary, or where plain eager multiplies in IEEE float32, since it
+    has no switch for TensorFloat-32. ``cuda_graph`` where sizes vary, several call at once, or an operator runs
+    elsewhere than on CUDA.
 
     Claim: resnet50 on 2 cores of an AVX-512 CPU: 59 ms against 134 ms of eager under ``inference_mode``;
     mobilenetv3_large 16 ms against 32 ms. Against the exporter's own choice, opset 23 ran MiniLM 1.13 x as fast on one
@@ -62,6 +63,10 @@ class OnnxRuntime(GraphEngine):
 
     def why_not(self, facts: Facts) -> Refuses | None:
         return _build_for_cpus(facts) or not_exportable(facts)
+
+    def conflicts_with(self, facts: Facts, options: Options) -> frozenset[str]:
+        """Its kernels for CPUs only move what is bfloat16; none multiplies it."""
+        return self.conflicts | {"bfloat16"} if facts.device == "cpu" else self.conflicts
 
     def options(self, facts: Facts) -> Sequence[Options]:
         # of no use where they were measured: parallel execution, smaller blocks, no memory arena or pattern

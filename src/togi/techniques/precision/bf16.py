@@ -36,6 +36,7 @@ class Bf16(HalfPrecision):
 
     id = "bf16"
     type_name = "bfloat16"
+    provides = HalfPrecision.provides | {"bfloat16"}
     speedup = 1.3
     trains = True
 
