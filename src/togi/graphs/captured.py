@@ -25,11 +25,13 @@ from togi.graphs.gradient import ReplayedCall, Replays, gradients_of, plus_and_m
 from togi.graphs.lease import Lease
 from togi.graphs.plan import GraphPlan
 from togi.graphs.pool import GraphError, Pool
-from togi.graphs.proof import in_float64, prove
+from togi.graphs.proof import Compared, in_float64, prove
 from togi.subject.inputs import Inputs, samples_of
 from togi.torch_internals.cuda_graphs import replays_by_itself
 from togi.torch_internals.tensors import tree_flatten
 
+Replay = Callable[..., None]
+"""Takes a bucket, and the place of a graph among its own."""
 _REPLAYED = "replayed"
 _BACKWARD = 1
 """Place of the graph that goes back, among those of a bucket."""
@@ -200,21 +202,26 @@ class CapturedFunction:
 
     def _keep_what_is_right_and_faster(self) -> None:
         served, captures = self._served, self._captures
-        plain, wide = self._fn, in_float64(self._fn, str(self._device.place))
-        compared: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]]
+        wide = in_float64(self._fn, str(self._device.place))
         lower = 0
         for bucket in captures.buckets:
             inside = [n for n in self._sizes if lower < n <= bucket]
-            padded = functools.partial(self._padded, bucket)
+            graph = functools.partial(self._padded, bucket, captures.replay)
+            unrecorded = functools.partial(self._padded, bucket, captures.run)
             usual = max(inside, key=lambda n: self._sizes[n])
-            compared = {"result": (padded, plain, wide)}
+            compared = {"result": Compared(graph=graph, unrecorded=unrecorded, plain=self._fn, wide=wide)}
             if served.gradients:
-                compared["gradient"] = (self._gradient(padded), self._gradient(plain), self._gradient(wide, of=wide))
+                compared["gradient"] = Compared(
+                    graph=self._gradient(graph),
+                    unrecorded=self._gradient(unrecorded),
+                    plain=self._gradient(self._fn),
+                    wide=self._gradient(wide, of=wide),
+                )
             for n in {min(inside), usual}:
                 where = f"at size {n} padded to {bucket} with {served.pads}"
-                for what, (graph, eager, exact) in compared.items():
-                    prove(graph, eager, exact, served.sample(n), where, what=what)
-            if not self._device.faster(graph, eager, served.sample(usual)):
+                for what, each in compared.items():
+                    prove(each, served.sample(n), where, what=what)
+            if not self._device.faster(each.graph, each.plain, served.sample(usual)):
                 captures.leave_to_eager(bucket)
             lower = bucket
 
@@ -229,11 +236,11 @@ class CapturedFunction:
 
         return run
 
-    def _padded(self, bucket: int, *args: Any, **kwargs: Any) -> Any:
+    def _padded(self, bucket: int, replay: Replay, *args: Any, **kwargs: Any) -> Any:
         tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor)]
         n = size_of(tensors, self._served.inputs.shapes)
         assert n is not None
-        return self._replayed(tensors, n, bucket)
+        return self._replayed(tensors, n, bucket, replay=replay)
 
     # --- a call
 
@@ -245,12 +252,21 @@ class CapturedFunction:
             return f"{moved} is not where it was at the capture: capture it again after .to() or assigning weights"
         return ""
 
-    def _replayed(self, tensors: Sequence[Tensor], n: int, bucket: int, lease: Lease | None = None) -> Any:
-        served, run = self._served, functools.partial(self._forward, n=n, bucket=bucket)
+    def _replayed(
+        self,
+        tensors: Sequence[Tensor],
+        n: int,
+        bucket: int,
+        lease: Lease | None = None,
+        replay: Replay | None = None,
+    ) -> Any:
+        """``replay``: what is done in place of replaying the graph."""
+        served, replay = self._served, replay or self._captures.replay
+        run = functools.partial(self._forward, n=n, bucket=bucket, replay=replay)
         if served.record_gradients(tensors):
             replays = Replays(
                 forward=lambda inputs: _copied(run(inputs)),
-                backward=functools.partial(self._backward, n=n, bucket=bucket),
+                backward=functools.partial(self._backward, n=n, bucket=bucket, replay=replay),
                 differentiable=served.differentiable,
                 wanted=served.wanted,
             )
@@ -261,16 +277,16 @@ class CapturedFunction:
             results = _copied(run(tensors))
         return served.returned(results)
 
-    def _forward(self, inputs: Sequence[Tensor], n: int, bucket: int) -> list[Tensor]:
+    def _forward(self, inputs: Sequence[Tensor], n: int, bucket: int, replay: Replay) -> list[Tensor]:
         """The results, in the memory that the next call overwrites."""
         self._device.turn()
         with torch.inference_mode(False), torch.no_grad():
             self._served.inputs.write(inputs, n, bucket, self._served.pads)
-            self._captures.replay(bucket)
+            replay(bucket)
         return self._served.results.read(n, bucket)
 
     def _backward(
-        self, inputs: Sequence[Tensor], ahead: Sequence[Tensor | None], n: int, bucket: int
+        self, inputs: Sequence[Tensor], ahead: Sequence[Tensor | None], n: int, bucket: int, replay: Replay
     ) -> Sequence[Tensor | None]:
         """Gradients for those of the results: of the wanted inputs, and of the weights."""
         served = self._served
@@ -283,7 +299,7 @@ class CapturedFunction:
                 self._device.turn()
                 served.inputs.write(inputs, n, bucket, served.pads)
                 served.results.write(ahead, n, bucket, [0.0] * len(ahead))
-                self._captures.replay(bucket, _BACKWARD)
+                replay(bucket, _BACKWARD)
                 return _copied(served.found.read(n, bucket))
         self._say(reason)
         with served.autocast():

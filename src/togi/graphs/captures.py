@@ -12,7 +12,7 @@ from togi.core.quantities import first_line, plural, size
 from togi.graphs.buckets import choose_buckets
 from togi.graphs.calls import ServedCalls
 from togi.graphs.pool import GraphError, Pool
-from togi.graphs.recording import what_to_do, why_not_captured
+from togi.graphs.recording import capturing, what_to_do, why_not_captured
 
 _MOST_TIMES = 3
 """Captures of one bucket: functions that drop each other's graphs over and over run in eager after that."""
@@ -84,6 +84,11 @@ class Captures:
     def replay(self, bucket: int, place: int = 0) -> None:
         """The graph at ``place`` among those of the bucket."""
         self._pool.replay((self.owner, bucket), place)
+
+    def run(self, bucket: int, place: int = 0) -> None:
+        """What that graph does, without it: with torch's flags as they are now, and not as they were captured."""
+        with self._calls.autocast(), capturing():  # a backward pass has a thread of its own
+            self._calls.runs[place](*self._calls.inputs.views(bucket))
 
     def leave_to_eager(self, bucket: int) -> None:
         self.eager.append(bucket)

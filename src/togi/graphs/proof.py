@@ -5,16 +5,18 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from togi.decide.faithful import MAX_UNITS, within
+from togi.decide.faithful import MAX_UNITS, limit_units, within
 from togi.graphs.form import tensors_in
 from togi.graphs.pool import GraphError
 from togi.subject.inputs import Inputs
 from togi.torch_internals.behind import modules_behind
+from togi.torch_internals.float32 import ieee_float32, tf32_operators
 from togi.verify.float64 import float64_arithmetic, nudged_inputs, widened, widened_inputs
 from togi.verify.units import error_in_units
 
@@ -41,29 +43,65 @@ def _widened(fn: Any, device: str) -> Any:
     return fn
 
 
-def prove(padded: Function, fn: Function, wide: Function, sample: Inputs, where: str, *, what: str = "result") -> None:
-    """Compare ``padded`` with ``fn`` on a sample. Raises GraphError where it is off by more than rounding explains.
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """What a graph computes, in the ways that a proof compares."""
+
+    graph: Function
+    """A padded call that is replayed, with the flags of torch that were set when it was captured."""
+    unrecorded: Function
+    """The same without the graph, with the flags of now."""
+    plain: Function
+    """The function as it is, without padding."""
+    wide: Function
+    """The plain function, with weights in float64 where it has some."""
+
+
+def prove(compared: Compared, sample: Inputs, where: str, *, what: str = "result") -> None:
+    """Prove on a sample that padding and graph change nothing. Raises GraphError where something is off by more than
+    rounding explains.
+
+    The unit is plain eager's own error in IEEE float32. Where torch multiplies in TensorFloat-32, padding is proven
+    without it, since its roundings would hide a fault a thousand times as large. The graph, in which it is recorded,
+    may then be off by twice as much as the same padded call without a graph.
 
     Args:
-        wide: ``fn``, with weights in float64 where it has some.
         where: sizes and padding, for the message.
         what: they return, for the message.
     """
 
-    def results(call: Function, inputs: Inputs) -> list[Tensor]:
+    def results(call: Function, inputs: Inputs = sample) -> list[Tensor]:
         return tensors_in(call(*inputs.args, **inputs.kwargs))
 
-    from_graph, plain = results(padded, sample), results(fn, sample)
-    nudged = [results(fn, nudged_inputs(sample, seed)) for seed in (0, 1)]
-    rows = zip(from_graph, plain, _truth(wide, sample, plain), *nudged, strict=True)
-    for at, (result, eager, exact, *moved) in enumerate(rows):
-        if result.shape != eager.shape:
-            raise GraphError(f"{where}, {what} {at} is {tuple(result.shape)}, and plain {tuple(eager.shape)}")
-        units = error_in_units(result, exact, eager, moved) if result.numel() else 0.0
+    def errors(call: Function) -> list[float]:
+        """In units, by result."""
+        found = []
+        for at, (result, (eager, exact, *moved)) in enumerate(zip(results(call), rows, strict=True)):
+            if result.shape != eager.shape:
+                raise GraphError(f"{where}, {what} {at} is {tuple(result.shape)}, and plain {tuple(eager.shape)}")
+            found.append(error_in_units(result, exact, eager, moved) if result.numel() else 0.0)
+        return found
+
+    rounds = bool(tf32_operators(str(sample.tensors()[0].device)))
+    with ieee_float32():
+        plain = results(compared.plain)
+        nudged = [results(compared.plain, nudged_inputs(sample, seed)) for seed in (0, 1)]
+        rows = list(zip(plain, _truth(compared.wide, sample, plain), *nudged, strict=True))
+        padded = errors(compared.unrecorded if rounds else compared.graph)
+    for at, units in enumerate(padded):
         if not within(units):
             raise GraphError(
                 f"padding changes {what} {at}: {where} it is {units:,.1f} times plain eager's own error off (limit "
                 f"{MAX_UNITS:g}). Give the function a mask, another pad, or a result without what is padded"
+            )
+    if not rounds:
+        return
+    as_it_is = zip(errors(compared.graph), errors(compared.unrecorded), strict=True)
+    for at, (units, own) in enumerate(as_it_is):
+        if not within(units, limit_units(exact=True, tf32_units=own)):
+            raise GraphError(
+                f"the graph changes {what} {at}: {where} it is {units:,.1f} times plain eager's own error in IEEE "
+                f"float32 off, and the same call without the graph {own:,.1f} times. Call the function as it is"
             )
 
 
