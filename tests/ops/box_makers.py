@@ -5,19 +5,8 @@ from __future__ import annotations
 import math
 
 import torch
-import torchvision.ops as tv
 from hypothesis import strategies as st
 from torch import Tensor
-
-from togi import ops
-
-MEASURES = {
-    "iou": (ops.box_iou, tv.box_iou),
-    "giou": (ops.box_giou, tv.generalized_box_iou),
-    "diou": (ops.box_diou, tv.distance_box_iou),
-    "ciou": (ops.box_ciou, tv.complete_box_iou),
-}
-"""Each with torchvision's."""
 
 
 def random_boxes(count: int, seed: int, *, size: float = 200.0, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -7,7 +7,8 @@ import torch
 import torchvision.ops as tv
 from torch.autograd import gradcheck, gradgradcheck
 
-from tests.ops.box_makers import MEASURES, random_boxes
+from tests.ops.box_makers import random_boxes
+from tests.ops.torchvision_measures import MEASURES
 from togi import ops
 
 LOSSES = {

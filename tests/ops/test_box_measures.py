@@ -7,7 +7,8 @@ import torch
 import torchvision.ops as tv
 from hypothesis import given, settings
 
-from tests.ops.box_makers import MEASURES, any_boxes, box_tensors, neat_boxes, plain_boxes, random_boxes, same
+from tests.ops.box_makers import any_boxes, box_tensors, neat_boxes, plain_boxes, random_boxes, same
+from tests.ops.torchvision_measures import MEASURES
 from togi import ops
 from togi.measure.allocator import freed_memory_returned
 from togi.measure.memory import peak_resident_bytes

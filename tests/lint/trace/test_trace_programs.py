@@ -27,6 +27,7 @@ def traced(program: Program) -> Trace:
 def test_there_are_enough_of_both_sorts() -> None:
     waiting = [p for p in PROGRAMS if p.waits]
     assert len(PROGRAMS) >= 60
+    assert "libraries" in {p.path.stem for p in PROGRAMS}
     assert len(PROGRAMS) - len(waiting) >= len(PROGRAMS) // 2
 
 
