@@ -155,12 +155,13 @@ def test_a_claim_of_speed_takes_no_proof_of_correctness_away() -> None:
 
 
 def test_a_sweep_on_a_cpu_proves_a_cuda_part_without_a_device(known: Known) -> None:
-    assert "| `cuda_graph` | not proven | not proven on a device yet |" in proven_table.table()
+    proves = "not proven on a device yet: `python -m benchmarks.gpu --parts engines --docs docs/gpu.md`"
+    assert f"| `cuda_graph` | not proven | {proves} |" in proven_table.table()
     of_cpu = with_rows({}, [{**ROWS[2], "machine": "Some CPU"}], "cpu")
     known |= with_rows(of_cpu, ROWS[:1], "cuda")
     mark = technique_mark(technique("cuda_graph"))
     assert mark.sentence == f"{WITHOUT}: 2026-12-01; cuda: {NOT_YET}"
-    assert "| `cuda_graph` | 2026-12-01 | not proven on a device yet |" in proven_table.table()
+    assert f"| `cuda_graph` | 2026-12-01 | {proves} |" in proven_table.table()
     assert "| `eager` | not proven | 2026-12-01: eager on one: 0.4 units |" in proven_table.table()
     assert sum("cuda" in each.days for each in all_marks()) > 20, "those without a device count as made for CUDA"
 
