@@ -43,22 +43,26 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from benchmarks.gpu_jobs import JOBS, KEPT_S, LEAST_S, PARTS, Job, enough, left_of, plan
-from benchmarks.gpu_rows import (
-    BEGINS,
-    DEVICE_LOST,
-    NO_DEVICE,
-    Row,
-    done,
-    merged,
-    read_rows,
-    skipped,
-    table,
-    write_rows,
-)
+try:
+    from benchmarks.gpu_jobs import JOBS, KEPT_S, LEAST_S, MODELS, PARTS, Job, by_record, enough, left_of, plan
+    from benchmarks.gpu_rows import (
+        BEGINS,
+        DEVICE_LOST,
+        NO_DEVICE,
+        Row,
+        done,
+        mean_over_best,
+        merged,
+        read_rows,
+        skipped,
+        table,
+        write_rows,
+    )
 
-from togi.core.proven import FILE, as_text, read_proofs, with_rows
-from togi.render.proven_table import between
+    from togi.core.proven import FILE, as_text, read_proofs, with_rows
+    from togi.render.proven_table import between
+except ModuleNotFoundError as error:
+    sys.exit(f"{error}: python -m benchmarks.gpu_wheels DIR packs what togi needs, on another machine")
 
 HERE = Path(__file__).parents[1]
 DATA = HERE / "benchmarks" / "data"
@@ -86,11 +90,13 @@ def main() -> int:
     path = options.out / "rows.jsonl"
     known = read_rows(path)
     before = [] if options.resume is None else known if options.resume is True else read_rows(options.resume)
-    jobs = [left_of(job, before) for job in JOBS if job.part in options.parts]
-    print(plan(jobs, options.budget, options.beside), file=sys.stderr, flush=True)
+    recorded = read_rows(DATA / "sweep_cuda.jsonl")
+    jobs = [left_of(by_record(job, recorded), before) for job in JOBS if job.part in options.parts]
+    asked = recorded if options.device == "cuda" else []  # a CPU proves nothing of CUDA
+    print(plan(jobs, options.budget, options.beside, asked, before), file=sys.stderr, flush=True)
     rows = []
     with path.open("a", encoding="utf-8") as file:
-        for row in Sweep(jobs, options, before).rows():
+        for row in with_mean(Sweep(jobs, options, before).rows(), before):
             rows.append(row)
             file.write(json.dumps(row) + "\n")
             file.flush()
@@ -102,6 +108,18 @@ def main() -> int:
         publish(rows, options.docs)
     results = [row["result"] for row in rows]
     return 1 if "fail" in results or "pass" not in results else 0
+
+
+def with_mean(rows: Iterator[Row], before: Sequence[Row]) -> Iterator[Row]:
+    """The rows of a call, then the mean over the races of this call and those ``before``, where one of this call made
+    it another."""
+    found: list[Row] = []
+    for row in rows:
+        found.append(row)
+        yield row
+    raced = any(row["part"] == "tune" and row["row"] in MODELS for row in found)
+    if raced and (mean := mean_over_best([*before, *found], MODELS)) is not None:
+        yield mean
 
 
 def parsed() -> argparse.Namespace:

@@ -217,6 +217,74 @@ def _unet(width: int, depth: int, size: int) -> Made:
     return vary_constants(UNet(width=width, depth=depth), SEED).eval(), torch.randn(1, 3, size, size)
 
 
+class _RetinaNet(nn.Module):
+    """Boxes of all anchors and their scores, before any of them is left out. Source: arXiv:1708.02002, on a feature
+    pyramid (arXiv:1612.03144) of a ResNet."""
+
+    def __init__(self, depths: Sequence[int], width: int, channels: int, classes: int, size: int) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(_conv(3, width, 7, stride=2), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1))
+        self.levels, inputs = nn.ModuleList(), width
+        for level, depth in enumerate(depths):
+            blocks = []
+            for block in range(depth):
+                blocks.append(_Bottleneck(inputs, width * 2**level, stride=2 if level and not block else 1))
+                inputs = width * 2**level * 4
+            self.levels.append(nn.Sequential(*blocks))
+        taken = [4 * width * 2**level for level in range(1, len(depths))]
+        self.across = nn.ModuleList(nn.Conv2d(each, channels, 1) for each in taken)
+        self.smooth = nn.ModuleList(nn.Conv2d(channels, channels, 3, padding=1) for _ in taken)
+        self.coarser = nn.ModuleList(nn.Conv2d(each, channels, 3, 2, 1) for each in (taken[-1], channels))
+        self.scores, self.moves = _head(channels, 9 * classes), _head(channels, 9 * 4)
+        self.register_buffer("anchors", _anchors(size, [8 * 2**level for level in range(len(taken) + 2)]))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x, found = self.stem(x), []
+        for level in self.levels:
+            x = level(x)
+            found.append(x)
+        merged = [self.across[-1](x)]
+        for at in range(len(self.across) - 2, -1, -1):
+            above = functional.interpolate(merged[0], scale_factor=2.0, mode="nearest")
+            merged.insert(0, self.across[at](found[at + 1]) + above)
+        maps = [smooth(each) for smooth, each in zip(self.smooth, merged, strict=True)]
+        maps.append(self.coarser[0](x))
+        maps.append(self.coarser[1](functional.relu(maps[-1])))
+        moves = torch.cat([_by_anchor(self.moves(each)) for each in maps], 1)
+        scores = torch.cat([_by_anchor(self.scores(each)) for each in maps], 1).sigmoid()
+        centers = self.anchors[:, :2] + moves[..., :2] * self.anchors[:, 2:]
+        half = self.anchors[:, 2:] * moves[..., 2:].clamp(max=4.0).exp() / 2
+        return torch.cat([centers - half, centers + half], -1), scores
+
+
+def _head(channels: int, outputs: int) -> nn.Sequential:
+    layers = [each for _ in range(4) for each in (nn.Conv2d(channels, channels, 3, padding=1), nn.ReLU())]
+    return nn.Sequential(*layers, nn.Conv2d(channels, outputs, 3, padding=1))
+
+
+def _by_anchor(found: Tensor) -> Tensor:
+    """``[batch, 9 * k, rows, columns]`` as ``[batch, anchors, k]``."""
+    return found.permute(0, 2, 3, 1).reshape(len(found), -1, found.shape[1] // 9)
+
+
+def _anchors(size: int, strides: Sequence[int]) -> Tensor:
+    """Centers and sides of nine at each place of each level."""
+    ratios, scales = torch.tensor([0.5, 1.0, 2.0]).sqrt(), 2.0 ** (torch.arange(3) / 3)
+    sides = (scales[:, None, None] * torch.stack([1 / ratios, ratios], -1)).reshape(9, 2)
+    levels = []
+    for stride in strides:
+        at = (torch.arange(-(-size // stride)) + 0.5) * stride
+        centers = torch.stack([at.repeat(len(at)), at.repeat_interleave(len(at))], -1)
+        levels.append(torch.cat([centers.repeat_interleave(9, 0), (4 * stride * sides).repeat(len(centers), 1)], -1))
+    return torch.cat(levels)
+
+
+def _retinanet(depths: Sequence[int], width: int, channels: int, classes: int, size: int) -> Made:
+    torch.manual_seed(SEED)
+    net = _RetinaNet(depths, width, channels, classes, size)
+    return vary_constants(net, SEED).eval(), torch.randn(1, 3, size, size)
+
+
 resnet50 = partial(_resnet, (3, 4, 6, 3), 64, 224, 1)
 resnet50_batch64 = partial(_resnet, (3, 4, 6, 3), 64, 224, 64)
 vit_b = partial(_vit, 12, 768, 12, 224)
@@ -224,6 +292,7 @@ mobilenetv3 = partial(_mobilenet, 1, 224)
 bert_base = partial(_bert, 12, 768, 12, 30_522, 128)
 gpt2_step = partial(_gpt2_step, 12, 768, 12, 50_257, 256)
 unet = partial(_unet, 64, 4, 256)
+retinanet = partial(_retinanet, (3, 4, 6, 3), 64, 256, 80, 512)
 
 small_resnet50 = partial(_resnet, (1, 1, 1), 16, 64, 1)
 small_resnet50_batch64 = partial(_resnet, (1, 1), 8, 32, 64)
@@ -232,10 +301,11 @@ small_mobilenetv3 = partial(_mobilenet, 4, 64)
 small_bert_base = partial(_bert, 2, 64, 4, 1000, 16)
 small_gpt2_step = partial(_gpt2_step, 2, 96, 4, 1000, 32)
 small_unet = partial(_unet, 8, 2, 64)
+small_retinanet = partial(_retinanet, (1, 1, 1, 1), 8, 16, 4, 64)
 
-MODELS = ("resnet50", "mobilenetv3", "unet", "gpt2_step", "vit_b", "bert_base", "resnet50_batch64")
-"""Those that a limit of time should not leave out come first."""
 CONVOLUTIONAL_AT_BATCH_1 = frozenset({"resnet50", "mobilenetv3", "unet"})
+DENSE = frozenset({"vit_b", "bert_base", "resnet50_batch64"})
+"""Their products are large enough for the units that multiply 16 bits."""
 
 
 def locator(name: str, device: str) -> str:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
+import re
+import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,13 +23,21 @@ DEVICE_LOST = 86
 """The exit status of a process whose device answers nothing any more: its other rows go on in a fresh one."""
 NO_DEVICE = "the device"
 """The row of a part that found no CUDA device."""
+OVER_BEST = " x over the best peer"
+"""Ends the part of a figure that says how fast togi was, as a multiple of the fastest of its peers' speed."""
+MEAN_X = 1.1
+"""The least geometric mean of it over all models, on a GPU."""
 COLUMNS = ("part", "row", "result", "figure", "bound", "seconds")
 
 
 def skipped(part: str, why: str, seconds: float = 0.0, rows: str = "") -> Row:
-    name = f"{PROCESS} of {rows}" if rows else PROCESS
-    row = {"part": part, "row": name, "result": "skip", "figure": why, "bound": ""}
+    row = {"part": part, "row": process_of(rows), "result": "skip", "figure": why, "bound": ""}
     return {**row, "seconds": round(seconds, 1)}
+
+
+def process_of(rows: str) -> str:
+    """The name of the row of a process that was asked for these."""
+    return f"{PROCESS} of {rows}" if rows else PROCESS
 
 
 def of_process(row: Row) -> bool:
@@ -67,6 +78,29 @@ def _of_part(old: Sequence[Row], new: Sequence[Row], *, whole: bool) -> list[Row
         return list(old)
     kept = {} if whole else {row["row"]: row for row in old if not of_process(row)}
     return list((kept | {row["row"]: row for row in new}).values())
+
+
+def mean_over_best(rows: Sequence[Row], models: Sequence[str]) -> Row | None:
+    """The row of the geometric mean over the best peer of each of the models, once rows of one or several calls have
+    raced all of them. A race that was lost counts as well."""
+    of_device = [row for row in rows if row["device"] == rows[-1]["device"]]
+    raced = {row["row"]: row for row in of_device if row["part"] == "tune" and row["row"] in models}
+    found = {name: re.search(rf"([\d.]+){OVER_BEST}", row["figure"]) for name, row in raced.items()}
+    times = {name: float(match[1]) for name, match in found.items() if match is not None}
+    if len(times) < len(models):
+        return None
+    mean = math.exp(statistics.fmean(map(math.log, times.values())))
+    slowest = min(times, key=lambda name: times[name])
+    last = max(raced.values(), key=lambda row: row["date"])
+    return {
+        "part": "tune",
+        "row": "geometric mean over the best peers",
+        "result": "skip" if last["device"] == "cpu" else "pass" if mean >= MEAN_X else "fail",
+        "figure": f"{mean:.2f} x over {len(times)} models, the least {times[slowest]:.2f} x of {slowest}",
+        "bound": f"at least {MEAN_X:g} x on a GPU",
+        "seconds": 0.0,
+        **{name: last[name] for name in ("device", "machine", "date", "commit", "partial") if name in last},
+    }
 
 
 def table(rows: Sequence[Row], device: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from benchmarks.gpu_models import resnet50_batch64, small_resnet50_batch64
+from benchmarks.gpu_parts.check import by_measured, by_sheet
 from benchmarks.gpu_parts.row import MIB, Row, attempt
 from torch import Tensor, nn
 
@@ -33,6 +34,12 @@ ANCHOR_COUNTS = {"cpu": 20_000, "cuda": ANCHORS}
 ROUNDS = 7
 SIZES = {"cpu": (4, 8), "cuda": (64, 128, 256, 512, 1024, 2048)}
 """Tokens of the tree of graphs."""
+SLOWER_X = 2.0
+_PAIR_BYTES = {"the matrix": 4, "the best box": 0}
+"""Of the result, for a pair of boxes."""
+_PAIR_INSTRUCTIONS = {"the matrix": 9, "the best box": 13}
+"""Two minima, two maxima, two differences, two clamps and a product; then a sum, a difference, a quotient and a
+comparison."""
 Way = Callable[[], Any]
 
 
@@ -41,6 +48,7 @@ def rows(device: str) -> Iterator[Row]:
     name = f"IoU of {ANCHOR_COUNTS[device]:,} x {BOXES}"
     yield attempt(f"{name}, the matrix", "togi.ops takes no more than its result", iou_matrix, device)
     yield attempt(f"{name}, the best box", "togi.ops and togi.lean take no matrix", iou_best, device)
+    yield attempt(f"{name}, time", f"at most {SLOWER_X:g} x its bytes and arithmetic", iou_times, device)
     yield attempt("CUDA graphs of a tree of sizes", "one pool takes less than separate pools", graph_pools, device)
     yield attempt("channels_last and cuDNN's autotuner, 16 bit, batch 64", "the same answer", in_16_bit, device)
     yield attempt("INT8 and FP8 by torchao", "faster than 16 bit, error at most 10 %", low_precision, device)
@@ -115,6 +123,29 @@ def iou_best(device: str) -> tuple[bool, str]:
     wrong = [name for name, way in ways.items() if name in peaks and not torch.allclose(_best(way()), expected)]
     small = peaks["togi.ops"] <= 16 and peaks.get("togi.lean", 0) <= 32
     return small and not wrong, told(peaks, times, errors) + "".join(f"; {name} is wrong" for name in wrong)
+
+
+def iou_times(device: str) -> tuple[bool | None, str]:
+    """``togi.ops`` next to what a device needs for the bytes and for the arithmetic, the longer of both. Ordinary cores
+    reach a data sheet's rate with a multiplication and an addition in one instruction: half of it with others."""
+    figures = by_sheet(device) or by_measured(device)
+    a, b = _boxes(device)
+    ways: dict[str, Way] = {
+        "the matrix": lambda: ops.box_intersection(a, b),
+        "the best box": lambda: ops.match_boxes(a, b),
+    }
+    _, times, errors = compared(ways, device)
+    pairs, told, within = len(a) * len(b), [], not errors
+    for name, ms in times.items():
+        moved = a.nbytes + b.nbytes + pairs * _PAIR_BYTES[name]
+        bytes_s = moved / figures.bandwidth(moved)
+        computing_s = pairs * _PAIR_INSTRUCTIONS[name] / (figures.peak("float32") / 2)
+        least_ms = 1e3 * max(bytes_s, computing_s)
+        within = within and ms <= SLOWER_X * least_ms
+        what = "bytes" if bytes_s > computing_s else "arithmetic"
+        told.append(f"{name} {ms:.3f} ms, {ms / least_ms:.2f} x its {what}")
+    figure = "; ".join([*told, *errors.values(), f"by {figures.name}"])
+    return (None if device == "cpu" else within), figure
 
 
 def _best(found: Any) -> Tensor:

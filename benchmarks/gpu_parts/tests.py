@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -54,7 +55,8 @@ def rows(device: str) -> Iterator[Row]:
         cases = [*others, *junit_cases([file], marked)]
     for name, (part, files) in rows.items():
         own = of_files(cases, [f"tests/{file}" for file in files])
-        yield attempt(name, "all pass", passed, own, proves=(part,) if part else ())
+        took_s = sum(float(case.get("time", 0.0)) for case in own)  # they ran above, all in one process
+        yield {**attempt(name, "all pass", passed, own, proves=(part,) if part else ()), "seconds": round(took_s, 1)}
 
 
 def junit_cases(files: Sequence[str], marked: str) -> list[ElementTree.Element]:
@@ -75,13 +77,17 @@ def of_files(cases: Sequence[ElementTree.Element], files: Sequence[str]) -> list
 
 
 def passed(cases: Sequence[ElementTree.Element]) -> tuple[bool | None, str]:
-    failed = [
-        case.get("name", "") for case in cases if case.find("failure") is not None or case.find("error") is not None
-    ]
+    failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
     ran = [case for case in cases if case.find("skipped") is None]
     return (not failed if ran else None), f"{len(ran) - len(failed)} of {len(ran)} passed" + "".join(
-        f"; {name} failed" for name in failed[:3]
+        f"; {case.get('name', '')} failed{_missing(case)}" for case in failed[:3]
     )
+
+
+def _missing(case: ElementTree.Element) -> str:
+    """The package that a file of tests imports and that is not there."""
+    found = re.search(r"No module named '[\w.]+'", " ".join(case.itertext()))
+    return f" ({found[0]})" if found else ""
 
 
 def tested(*given: str) -> tuple[bool | None, str]:

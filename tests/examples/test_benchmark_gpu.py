@@ -4,15 +4,19 @@ Its parts themselves run on the CPU, but for those that tell something on a quie
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import itertools
 import json
 import math
 import os
 import re
+import shlex
 import subprocess
 import sys
 import time
+import venv
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,9 +25,12 @@ import pytest
 import torch
 from benchmarks import gpu, gpu_jobs, gpu_models, gpu_rows, gpu_wheels
 from benchmarks.gpu_jobs import Job
-from benchmarks.gpu_parts import budgets, claims, engines, graphs, memory, ops, row, tests, timer
+from benchmarks.gpu_parts import budgets, claims, engines, graphs, memory, ops, row, seeds, tests, timer, tune
+from packaging.requirements import Requirement
 
 import togi
+from togi.lint.roofline.devices import Bandwidth, Figures
+from togi.render import proven_table
 from togi.render.proven_table import BEGIN, BEGIN_SENTENCE, END, END_SENTENCE
 from togi.techniques import all_techniques
 from togi.techniques.registry import all_marks
@@ -227,6 +234,24 @@ def test_every_mark_of_cuda_has_a_row_that_can_prove_it_and_every_row_a_job(monk
         assert len(jobs) == 1, (each["part"], each["row"], jobs)
 
 
+def test_what_is_not_proven_names_the_command_that_proves_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = every_row_on_cuda(monkeypatch)
+    monkeypatch.setattr(proven_table, "proofs", dict)
+    monkeypatch.setattr(gpu, "commit", lambda: "abc")
+    lines = [line.split(" | ") for line in proven_table.table().splitlines()[2:]]
+    cells = {part.strip("| `"): on_cuda for part, _, on_cuda in lines}
+    commands = {mark.part: cells[mark.part].split("`")[1] for mark in all_marks() if "cuda" in mark.days}
+    options = {}
+    for command in set(commands.values()):
+        monkeypatch.setattr(sys, "argv", shlex.split(command)[2:])
+        options[command] = gpu.parsed()
+        assert command.startswith("python -m benchmarks.gpu ")
+        assert (ROOT / options[command].docs).is_file()
+    for part, command in commands.items():
+        proving = {each["part"] for each in rows if part in each.get("proves", ())}
+        assert proving & {*options[command].parts}, (part, command, proving)
+
+
 def test_what_measures_time_or_the_whole_device_runs_alone() -> None:
     alone = {"timer", "memory", "claims", "tune", "seeds"}
     assert not alone & {one.part for one in gpu_jobs.JOBS if one.beside}
@@ -250,14 +275,76 @@ def test_what_is_expected_is_reported_with_what_will_not_fit() -> None:
         job("ops", expected_s=50),
         job("tune", expected_s=900, by_row=True),
     ]
-    assert gpu_jobs.plan(jobs, 78, 8) == (
+    assert str(gpu_jobs.plan(jobs, 78, 8)) == (
         "Expected are 990 s (8 jobs at once where they may), there are 78 s. What will not fit: ops."
     )
-    assert "will not fit" not in gpu_jobs.plan(jobs, 1000, 8)
+    assert "will not fit" not in str(gpu_jobs.plan(jobs, 1000, 8))
     assert gpu_jobs.expected_s(jobs[:2], 1) == 50
     later = [*jobs, job("engines", beside=True, expected_s=100), job("numerics", beside=True, expected_s=20)]
     assert gpu_jobs.expected_s(later, 8) == 990 + 100
-    assert gpu_jobs.plan([*jobs[:3], *later[-2:]], 98, 8).endswith("What will not fit: engines.")
+    assert str(gpu_jobs.plan([*jobs[:3], *later[-2:]], 98, 8)).endswith("What will not fit: engines.")
+    queued = [job("engines", beside=True, expected_s=30) for _ in range(5)]
+    assert gpu_jobs.expected_s(queued, 2) == 90
+    assert len(gpu_jobs.plan(queued, 78, 2).begun) == 4, "the last would begin after a minute, and end too late"
+
+
+def test_what_a_device_recorded_says_how_long_a_job_takes_and_when_it_is_ended() -> None:
+    recorded = rows_of("engines", "a one", "a two", seconds=40.0)
+    of_a = job("engines", rows="a ", expected_s=100, limit_s=150)
+    known = gpu_jobs.by_record(of_a, recorded)
+    assert known.expected_s == 80 + gpu_jobs.START_S
+    assert known.limit_s == gpu_jobs.LIMIT_X * known.expected_s
+    assert gpu_jobs.by_record(job("engines", rows="b ", expected_s=100), recorded).expected_s == 100
+    assert gpu_jobs.by_record(job("engines", rows="a ", limit_s=900), recorded).limit_s == 900, "what is given is less"
+    for more in (
+        rows_of("engines", "a three", result="skip", seconds=0.0),
+        rows_of("engines", gpu_rows.process_of("a "), result="fail", seconds=150.0),
+    ):
+        assert gpu_jobs.by_record(of_a, [*recorded, *more]).expected_s == 100, "rows are missing: the estimate"
+    assert gpu_jobs.by_record(job("engines", rows="a ", expected_s=100, by_row=True), recorded).expected_s == 100
+    untimed = rows_of("engines", "a one", seconds=0.0)
+    assert gpu_jobs.by_record(of_a, untimed) == of_a
+
+
+def recorded_plan(budget_s: float, at_once: int = 8) -> gpu_jobs.Plan:
+    recorded = gpu_rows.read_rows(gpu.DATA / "sweep_cuda.jsonl")
+    return gpu_jobs.plan([gpu_jobs.by_record(one, recorded) for one in gpu_jobs.JOBS], budget_s, at_once, recorded)
+
+
+def test_nine_minutes_of_a_device_prove_most_parts_by_estimate() -> None:
+    """On a machine like that of the record, with 16 cores."""
+    plan = recorded_plan(540)
+    assert len(plan.proven) >= 25
+    assert plan.takes_s <= 540
+    alone_s = sum(one.expected_s for one in plan.begun if not one.beside and not one.by_row)
+    assert plan.takes_s >= max(alone_s, *(one.expected_s for one in plan.begun if one.beside))
+    marks = {mark.part for mark in all_marks() if "cuda" in mark.days}
+    assert plan.proven <= marks
+    assert str(plan).endswith(
+        f"By estimate {len(plan.proven)} of {len(marks)} parts are proven then, after {plan.takes_s:.0f} s: "
+        "those whose rows passed when a device recorded them."
+    )
+    assert recorded_plan(60).proven < plan.proven, "less time, less proof"
+
+
+def test_a_job_that_takes_as_long_as_it_was_recorded_is_not_ended() -> None:
+    recorded = gpu_rows.read_rows(gpu.DATA / "sweep_cuda.jsonl")
+    for one in (gpu_jobs.by_record(each, recorded) for each in gpu_jobs.JOBS):
+        assert one.limit_s >= 2 * sum(row["seconds"] for row in gpu_jobs.rows_of(one, recorded)), one.name
+
+
+def test_a_call_says_first_what_it_will_prove(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu.resource, "setrlimit", lambda *_: None)
+    monkeypatch.setattr(gpu.Sweep, "rows", lambda _: iter(()))
+    for device in ("cuda", "cpu"):
+        command = ["gpu", "--out", str(tmp_path), "--budget", "540", "--beside", "8", "--device", device]
+        monkeypatch.setattr(sys, "argv", command)
+        assert gpu.main() == 1, "nothing passed"
+        said = capsys.readouterr().err
+        assert (str(recorded_plan(540)) in said) is (device == "cuda")
+        assert ("By estimate" in said) is (device == "cuda"), "what runs on the CPU proves nothing of CUDA"
 
 
 def test_what_had_no_result_on_a_device_keeps_nothing_waiting() -> None:
@@ -461,6 +548,81 @@ def test_what_a_bare_machine_needs_is_what_the_project_asks_for() -> None:
     assert not names & {"torch", "numpy"}
 
 
+@pytest.fixture(scope="module")
+def bare_machine(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, str]]:
+    """A Python, and the environment in which it finds torch, what ``gpu_wheels`` packs, and togi's sources: no other
+    package, and no metadata of togi."""
+    folder = tmp_path_factory.mktemp("bare")
+    venv.create(folder / "python", symlinks=True)
+    site = folder / "site"
+    site.mkdir()
+    for distribution in with_what_they_need("torch", "numpy", *gpu_wheels.needed(), *gpu_wheels.TESTS):
+        for name in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
+            if not (site / name).exists():
+                (site / name).symlink_to(str(distribution.locate_file(name)))
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    return str(folder / "python" / "bin" / "python"), environment | {"PYTHONPATH": f"{site}:{ROOT / 'src'}"}
+
+
+def with_what_they_need(*asked: str) -> list[metadata.Distribution]:
+    """As pip would install them, but those that are not installed here."""
+    found: dict[str, metadata.Distribution] = {}
+    left = [Requirement(one) for one in asked]
+    while left:
+        wanted = left.pop()
+        if wanted.name in found or (wanted.marker is not None and not wanted.marker.evaluate({"extra": ""})):
+            continue
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[wanted.name] = metadata.distribution(wanted.name)
+            left += [Requirement(one) for one in found[wanted.name].requires or ()]
+    return list(found.values())
+
+
+@pytest.mark.thorough(30)
+@pytest.mark.parametrize("part", ["environment", "tests"])
+def test_a_part_runs_where_there_are_sources_torch_and_a_folder_of_wheels(
+    part: str, bare_machine: tuple[str, dict[str, str]]
+) -> None:
+    python, environment = bare_machine
+    rows = {"environment": "", "tests": "tests of tf32"}[part]
+    command = [python, "-m", "benchmarks.gpu_parts", part, "--device", "cpu", "--rows", rows]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    told = {each["row"]: each for each in found if gpu_rows.BEGINS not in each}
+    assert {each["result"] for each in told.values()} == {"pass"}, told
+    if part == "environment":
+        assert {*told} == {"device", "software", "surroundings", "doctor"}
+        _, _, missing = told["software"]["figure"].partition("not installed: ")
+        assert {"onnxruntime", "tensorrt"} <= {*missing.split(", ")}, "it finds what lies in the folder alone"
+    else:
+        assert re.fullmatch(r"([1-9]\d*) of \1 passed", told["tests of tf32"]["figure"])
+
+
+@pytest.mark.thorough(20)
+def test_the_tests_of_a_device_are_imported_where_nothing_else_is_installed(
+    bare_machine: tuple[str, dict[str, str]],
+) -> None:
+    python, environment = bare_machine
+    files = sorted({f"tests/{file}" for files in tests.ON_A_DEVICE.values() for file in files})
+    command = [python, "-m", "pytest", "-p", "no:cacheprovider", "--collect-only", "-q", "-m", "gpu", *files]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert {line.partition("::")[0] for line in done.stdout.splitlines() if "::" in line} == {*files}
+
+
+def test_what_is_missing_is_named(bare_machine: tuple[str, dict[str, str]]) -> None:
+    python, environment = bare_machine
+    only_sources = environment | {"PYTHONPATH": str(ROOT / "src")}
+    command = [python, "-m", "benchmarks.gpu", "--parts", "environment"]
+    done = subprocess.run(command, cwd=ROOT, env=only_sources, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert re.match(r"No module named '\w+': python -m benchmarks.gpu_wheels DIR packs", done.stderr), done.stderr
+    why = "E   ModuleNotFoundError: No module named 'hypothesis'"
+    case = tests.ElementTree.fromstring(f"<testcase name='tests.a'><error>{why}</error></testcase>")
+    assert tests.passed([case]) == (False, "0 of 1 passed; tests.a failed (No module named 'hypothesis')")
+
+
 @pytest.mark.thorough(70)
 @pytest.mark.timeout(420)
 def test_the_parts_pass_on_the_cpu(tmp_path: Path) -> None:
@@ -555,9 +717,110 @@ def test_the_bound_of_held_memory_leaves_out_what_the_allocator_held_before(
 
 @pytest.mark.parametrize(
     ("name", "millions"),
-    [("resnet50", 25.6), ("mobilenetv3", 5.5), ("vit_b", 86.6), ("gpt2_step", 124.4), ("bert_base", 108.9)],
+    [
+        *(("resnet50", 25.6), ("mobilenetv3", 5.5), ("vit_b", 86.6), ("gpt2_step", 124.4), ("bert_base", 108.9)),
+        ("retinanet", 23.5 + 8.0 + 6.5),  # ResNet-50 without its last layer, the pyramid, the heads
+    ],
 )
 def test_models_have_as_many_parameters_as_the_published_ones(name: str, millions: float) -> None:
     with torch.device("meta"):
         module, _ = getattr(gpu_models, name)()
     assert sum(parameter.numel() for parameter in module.parameters()) / 1e6 == pytest.approx(millions, abs=0.06)
+
+
+def test_a_detector_gives_a_box_and_scores_for_each_anchor() -> None:
+    module, x = gpu_models.small_retinanet()
+    with torch.no_grad():
+        boxes, scores = module(x)
+    anchors = 9 * (8 * 8 + 4 * 4 + 2 * 2 + 1 + 1)
+    assert (tuple(boxes.shape), tuple(scores.shape)) == ((1, anchors, 4), (1, anchors, 4))
+    assert ((boxes[..., 2:] - boxes[..., :2]) > 0).all()
+    assert ((scores > 0) & (scores < 1)).all()
+    assert module.anchors[0, :2].tolist() == [4.0, 4.0]
+    torch.testing.assert_close(module.anchors[:9, 2:].prod(1), 32.0**2 * 4 ** (torch.arange(9) // 3 / 3))
+
+
+def test_peers_on_a_device_are_what_a_user_would_pick_and_all_are_in_one_race() -> None:
+    found = tune.peers("retinanet", "cuda")
+    modes = {each.choices[0].options.get("mode") for each in found.values()}
+    assert modes == {None, "default", "reduce-overhead", "max-autotune"}
+    assert len(found) + 1 == tune.MOST_RACED, "ROUNDS gives each of their intervals ends"
+    assert {*gpu_jobs.MODELS} >= {*tune.HALF_X["cuda"]} > {"vit_b", "bert_base", "resnet50_batch64"}
+
+
+@pytest.mark.thorough(60)
+def test_a_detector_is_tuned_and_raced_against_its_peer_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is faster depends on the machine's quiet, as does how long it takes."""
+    monkeypatch.setattr(tune, "attempt", with_errors)
+    monkeypatch.setitem(tune.TUNED_S, "cpu", 150)
+    (found,) = tune.rows("cpu", ["retinanet"])
+    match = re.fullmatch(rf"[\d.]+ x over eager: .*; ONNX Runtime .*; ([\d.]+){gpu_rows.OVER_BEST}", found["figure"])
+    assert match is not None, found
+    assert float(match[1]) > 0.3
+
+
+@pytest.mark.parametrize(("times", "holds"), [(2.4, False), (2.6, True)])
+def test_16_bits_of_dense_nets_are_two_and_a_half_times_as_fast_as_eager(
+    times: float, holds: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speedup = SimpleNamespace(median=times, low=times, high=times)
+    best = SimpleNamespace(
+        recipe=SimpleNamespace(label="fp16"), trial=SimpleNamespace(timing=SimpleNamespace(speedup_x=speedup))
+    )
+    monkeypatch.setattr(tune, "study", lambda *_, **_asked: SimpleNamespace(best=best))
+    monkeypatch.setattr(tune, "beside_peers", lambda *_: (True, ""))
+    monkeypatch.setattr(tune, "attempt", with_errors)
+    rows = {each["row"]: each for each in tune.rows("cuda", ["vit_b"])}
+    assert rows["vit_b within 16 bits"]["bound"].startswith("at least 2.5 x over eager")
+    assert (rows["vit_b within 16 bits"]["result"] == "pass") is holds
+
+
+def test_the_mean_over_the_best_peers_is_that_of_all_models_of_one_or_several_calls() -> None:
+    def raced(*names: str, times: float, **more: Any) -> list[dict]:
+        return rows_of(
+            "tune", *names, figure=f"3 x over eager: a; b 0.9 x (0.8 to 1.0); {times}{gpu_rows.OVER_BEST}", **more
+        )
+
+    *first, last = gpu_jobs.MODELS
+    before = [*raced(*first, times=1.0), *raced(last, times=9.0, device="cpu")]
+    assert list(gpu.with_mean(iter(rows_of("timer", "one")), before)) == rows_of("timer", "one")
+    assert gpu_rows.mean_over_best(before[:-1], gpu_jobs.MODELS) is None, "one is missing"
+    now = raced(last, times=2.56, result="fail", day="2026-12-02", partial=True)
+    found = list(gpu.with_mean(iter(now), before))
+    assert found[:1] == now
+    mean = found[1]
+    assert (mean["result"], mean["date"], mean["partial"]) == ("pass", "2026-12-02", True)
+    assert mean["figure"] == f"{2.56 ** (1 / 8):.2f} x over 8 models, the least 1.00 x of resnet50"
+    slower = list(gpu.with_mean(iter(raced(last, times=1.0)), before))[1]
+    assert slower["result"] == "fail"
+    assert list(gpu.with_mean(iter(raced(*gpu_jobs.MODELS, times=1.0, device="cpu")), []))[-1]["result"] == "skip"
+
+
+@pytest.mark.parametrize(("device", "slow", "result"), [("cuda", 1.9, True), ("cuda", 2.1, False), ("cpu", 1.9, None)])
+def test_iou_is_timed_next_to_its_bytes_and_arithmetic(
+    device: str, slow: float, result: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = Figures(
+        name="a device",
+        source="",
+        flops_per_s={"float32": 2e9},
+        bandwidths=(Bandwidth(working_set_bytes=1, bytes_per_s=1e8),),
+    )
+    pairs = 2_000 * seeds.BOXES
+    matrix_ms = (4 * pairs + 16 * (2_000 + seeds.BOXES)) / 1e8 * 1e3
+    best_ms = 13 * pairs / 1e9 * 1e3
+    boxes = [ops.made_boxes(count, "cpu") for count in (2_000, seeds.BOXES)]
+    monkeypatch.setattr(seeds, "_boxes", lambda _: boxes)
+    monkeypatch.setattr(seeds, "by_sheet", lambda _: figures if device == "cuda" else None)
+    monkeypatch.setattr(seeds, "by_measured", lambda _: figures)
+
+    def compared(ways: Any, _: str) -> Any:
+        matrix, best = (way() for way in ways.values())
+        assert (tuple(matrix.shape), tuple(best.iou.shape)) == ((2_000, seeds.BOXES), (2_000,))
+        return {}, {"the matrix": slow * matrix_ms, "the best box": best_ms}, {}
+
+    monkeypatch.setattr(seeds, "compared", compared)
+    held, figure = seeds.iou_times(device)
+    assert held is result
+    assert f"{slow:.2f} x its bytes" in figure
+    assert "1.00 x its arithmetic; by a device" in figure
