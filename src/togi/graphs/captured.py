@@ -25,7 +25,7 @@ from togi.graphs.gradient import ReplayedCall, Replays, gradients_of, plus_and_m
 from togi.graphs.lease import Lease
 from togi.graphs.plan import GraphPlan
 from togi.graphs.pool import GraphError, Pool
-from togi.graphs.proof import Compared, in_float64, prove
+from togi.graphs.proof import WaysToCall, in_float64, prove
 from togi.subject.inputs import Inputs, samples_of
 from togi.torch_internals.cuda_graphs import replays_by_itself
 from togi.torch_internals.tensors import tree_flatten
@@ -209,9 +209,9 @@ class CapturedFunction:
             graph = functools.partial(self._padded, bucket, captures.replay)
             unrecorded = functools.partial(self._padded, bucket, captures.run)
             usual = max(inside, key=lambda n: self._sizes[n])
-            compared = {"result": Compared(graph=graph, unrecorded=unrecorded, plain=self._fn, wide=wide)}
+            compared = {"result": WaysToCall(graph=graph, unrecorded=unrecorded, plain=self._fn, wide=wide)}
             if served.gradients:
-                compared["gradient"] = Compared(
+                compared["gradient"] = WaysToCall(
                     graph=self._gradient(graph),
                     unrecorded=self._gradient(unrecorded),
                     plain=self._gradient(self._fn),

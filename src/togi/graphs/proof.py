@@ -44,8 +44,8 @@ def _widened(fn: Any, device: str) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compared:
-    """What a graph computes, in the ways that a proof compares."""
+class WaysToCall:
+    """Ways to compute the same, which a proof compares."""
 
     graph: Function
     """A padded call that is replayed, with the flags of torch that were set when it was captured."""
@@ -57,7 +57,7 @@ class Compared:
     """The plain function, with weights in float64 where it has some."""
 
 
-def prove(compared: Compared, sample: Inputs, where: str, *, what: str = "result") -> None:
+def prove(compared: WaysToCall, sample: Inputs, where: str, *, what: str = "result") -> None:
     """Prove on a sample that padding and graph change nothing. Raises GraphError where something is off by more than
     rounding explains.
 
