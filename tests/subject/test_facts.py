@@ -192,6 +192,53 @@ def test_a_cache_that_the_output_depends_on_and_that_grows():
     assert noted(facts, "depends on earlier calls")
 
 
+def adds(self, x):
+    self.w.data.add_(0.1)
+    return x * self.w
+
+
+def replaces(self, x):
+    self.w = nn.Parameter(self.w + 0.1)
+    return x * self.w
+
+
+def holds_to_a_norm(self, x):
+    self.w.data = torch.renorm(self.w.data, p=2, dim=0, maxnorm=1.0)
+    return x @ self.w.T
+
+
+@pytest.mark.parametrize("copied", [True, False])
+@pytest.mark.parametrize("forward", [adds, replaces])
+def test_parameters_that_every_call_changes_are_refused(forward, copied):
+    lock = {} if copied else {"lock": threading.Lock()}
+    module = ComputesWith(forward, w=nn.Parameter(torch.ones(3)), still=nn.Parameter(torch.ones(3)), **lock)
+    with pytest.raises(
+        SubjectError, match=r"ComputesWith writes into parameters in every call \(w\): .*register_buffer"
+    ):
+        facts_of(module, torch.rand(3))
+    assert not copied or torch.equal(module.w, torch.ones(3)), "the user's own"
+
+
+def test_parameters_that_the_first_call_changes_are_noted():
+    """As EEGNet's layers, which hold their weights to a norm."""
+    module = ComputesWith(holds_to_a_norm, w=nn.Parameter(torch.ones(2, 3)))
+    facts = facts_of(module, torch.rand(3))
+    assert noted(facts, "its parameters (w) are not what was handed over, and later calls leave them so")
+    assert torch.equal(module.w, torch.ones(2, 3))
+    assert not noted(facts_of(nn.Linear(3, 2), torch.rand(3)), "are not what was handed over")
+
+
+def test_what_answers_once_and_then_raises_is_refused_with_its_line():
+    def forward(self, x):
+        self.count.add_(1)
+        if self.count > 2:
+            raise RuntimeError("used up")
+        return x
+
+    with pytest.raises(SubjectError, match=r"answers at first.*raises: .*test_facts\.py:\d+ in forward.*used up"):
+        facts_of(ComputesWith(forward, count=torch.zeros(())), torch.rand(3))
+
+
 def test_input_changed_in_place():
     given = torch.rand(3)
     before = given.clone()
@@ -221,6 +268,15 @@ def test_nan_is_found_and_does_not_look_random():
     assert facts.repeatable
     assert not facts.random
     assert noted(facts, "NaN or infinity")
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_outputs_in_floating_point_of_8_bits_are_looked_at(dtype):
+    """As of a quantized cache. Torch says of few of these types whether they are finite."""
+    assert not facts_of(ComputesWith(lambda _, x: x.to(dtype)), torch.rand(3)).non_finite_outputs
+    facts = facts_of(ComputesWith(lambda _, x: (x * torch.nan).to(dtype)), torch.rand(3))
+    assert facts.non_finite_outputs
+    assert noted(facts_of(ComputesWith(lambda _, x: (x * 0).to(dtype)), torch.rand(3)), "Every output is zero")
 
 
 def test_outputs_that_are_all_zero_are_reported():

@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 import togi
+from tests.small_modules import ComputesWith
 from togi.core.errors import SubjectError
 from togi.subject.inputs import Subject
 from togi.subject.program import as_module
@@ -132,6 +133,17 @@ def test_a_live_module_is_asked_without_a_trace(patchable: ModuleType) -> None:
     after = torch.get_rng_state(), random.getstate(), numpy.random.get_state()[1].tolist()
     assert torch.equal(before[0], after[0])
     assert before[1:] == after[1:]
+
+
+@pytest.mark.parametrize(("free", "shared"), [(None, False), (1 << 30, False), (10, True)])
+def test_parameters_that_a_call_changes_stay_those_of_the_live_module(
+    free: int | None, shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless a second module may not fit."""
+    monkeypatch.setattr("togi.subject.prepare.available_bytes", lambda: free)
+    module = ComputesWith(lambda self, x: x * self.w.data.add_(1), w=nn.Parameter(torch.ones(3)))
+    assert torch.equal(answered(module, torch.ones(3)).tensors[0], torch.full((3,), 2.0))
+    assert torch.equal(module.w, torch.ones(3) + shared)
 
 
 def test_what_cannot_be_asked_is_left_to_the_survey(patchable: ModuleType) -> None:

@@ -133,7 +133,7 @@ def test_a_first_time_is_that_of_the_device_whatever_holds_the_module(monkeypatc
             return x
 
     samples = (Inputs((torch.ones(2),)), Inputs((torch.zeros(2),)))
-    ready = Prepared(module=Formula(), samples=samples, calibration=(), training=False)
+    ready = Prepared(module=(formula := Formula()), original=formula, samples=samples, calibration=(), training=False)
     assert 40 <= survey.fastest_pass_ms(ready, "cuda") < 1000
     assert survey.fastest_pass_ms(ready, "cpu") < 40
 

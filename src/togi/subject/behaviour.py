@@ -1,4 +1,5 @@
-"""Observes a module in use: random or repeatable, changing its buffers or its inputs, reusing memory of its outputs.
+"""Observes a module in use: random or repeatable, changing its buffers, parameters or inputs, reusing memory of its
+outputs.
 
 Each is found by calling it a few times on the first sample and comparing bits. Nothing is assumed from class names: a
 dropout whose probability is zero is not random, and a noise layer that nobody knows is.
@@ -6,6 +7,7 @@ dropout whose probability is zero is not random, and a noise layer that nobody k
 
 from __future__ import annotations
 
+import hashlib
 import random
 import sys
 from collections.abc import Iterator, Sequence
@@ -21,7 +23,7 @@ from typing_extensions import Self
 from togi.subject.compared import as_compared, taken_apart
 from togi.subject.inputs import Inputs, apart
 from togi.subject.nested import tensors_in
-from togi.subject.plain_tensors import as_bytes, stored
+from togi.subject.plain_tensors import as_bytes, bits, stored
 from togi.subject.structure import Structure
 
 
@@ -32,6 +34,8 @@ class Behaviour:
     repeatable: bool
     """Two calls with the same input and seed agree to the bit."""
     buffers_change: bool
+    parameters_change: tuple[str, ...] = ()
+    """Names of the parameters into which every call writes, and not the first one alone."""
     inputs_change: bool
     """A call leaves other values in its arguments."""
     non_finite: bool
@@ -41,12 +45,20 @@ class Behaviour:
     notes: tuple[str, ...] = ()
 
 
-def observe(module: nn.Module, sample: Inputs, outputs: Sequence[Any], *, seed: int) -> Behaviour:
+class RaisesLater(Exception):
+    """A call raised though earlier ones had answered; ``__cause__`` is what it raised."""
+
+
+def observe(
+    module: nn.Module, sample: Inputs, outputs: Sequence[Any], *, seed: int, written: Sequence[str] = ()
+) -> Behaviour:
     """Call ``module`` three times on ``sample``, four times where that changes buffers.
 
-    ``outputs``: what it gave before on every sample.
+    ``outputs``: what it gave before on every sample. ``written``: names of the parameters into which those calls wrote
+    (``HeldParameters``). Raises RaisesLater where a call raises.
     """
     buffers, untouched = SavedBuffers(module), apart(sample)
+    parameters = {name: value.detach().clone() for name, value in module.named_parameters() if name in written}
     first = _call(module, sample, seed)
     changed = buffers.changed()
     first_values = [tensor.detach().clone() for tensor in _numbers(first.output)]
@@ -60,19 +72,25 @@ def observe(module: nn.Module, sample: Inputs, outputs: Sequence[Any], *, seed: 
         buffers.restore()
     differs = not same(first_values, _numbers(_call(module, sample, seed + 1).output))
     buffers.restore()
+    now = dict(module.named_parameters())
+    written_again = tuple(n for n, value in parameters.items() if n not in now or not same([value], [now[n]]))
     inputs_change = changes_arguments(untouched, first.after)
     return Behaviour(
         random=seeded and differs,
         repeatable=repeatable,
         buffers_change=bool(changed),
+        parameters_change=written_again,
         inputs_change=inputs_change,
         all_zero=_all_zero([t for output in outputs for t in _numbers(output)]),
-        non_finite=any(not bool(t.isfinite().all()) for o in outputs for t in _numbers(o) if _is_numeric(t)),
+        non_finite=any(
+            not bool(_computable(t).isfinite().all()) for o in outputs for t in _numbers(o) if _is_numeric(t)
+        ),
         notes=(
             *_input_notes(first, changed=inputs_change),
             *_alias_notes(module, first, second),
             *(["The next call overwrites the outputs of the one before: copy them where they are kept."] * overwritten),
             *_change_notes(changed, repeatable=repeatable, seeded=seeded, differs=differs),
+            *_parameter_notes([name for name in written if name not in written_again]),
         ),
     )
 
@@ -116,6 +134,46 @@ class SavedBuffers:
                     setattr(self._module.get_submodule(owner), attribute, buffer)
 
 
+class HeldParameters:
+    """What the parameters of a module are before it is called, to know afterwards into which of them it wrote.
+
+    A write to ``weight.data`` leaves no trace but the values. Of a copy the original holds these, at no cost; of what
+    could not be copied, hashes are kept.
+    """
+
+    def __init__(self, module: nn.Module, original: nn.Module) -> None:
+        """``original``: of which ``module`` is a copy; itself where it could not be copied."""
+        self._module = module
+        theirs = dict(original.named_parameters())
+        self._before = {name: _held(value, theirs.get(name)) for name, value in module.named_parameters()}
+
+    def written(self) -> list[str]:
+        """Names of those that hold other values. Not of what came since, or went."""
+        now = dict(self._module.named_parameters())
+        return [name for name, held in self._before.items() if name in now and not _holds(now[name], held)]
+
+
+def _held(parameter: Tensor, original: Tensor | None) -> Tensor | bytes:
+    alike = original is not None and (original.shape, original.dtype) == (parameter.shape, parameter.dtype)
+    if original is None or not alike or _storages([parameter]) & _storages([original]):
+        return _digest(parameter)
+    return original
+
+
+def _holds(parameter: Tensor, held: Tensor | bytes) -> bool:
+    if isinstance(held, bytes):
+        return _digest(parameter) == held
+    return same([held.detach().to(parameter.device)], [parameter])
+
+
+def _digest(parameter: Tensor) -> bytes:
+    digest = hashlib.sha256(f"{parameter.dtype} {tuple(parameter.shape)}".encode())
+    for values in stored(parameter):
+        if values.layout is torch.strided and values.numel():
+            digest.update(bits(values))
+    return digest.digest()
+
+
 @contextmanager
 def kept_buffers(module: nn.Module) -> Iterator[SavedBuffers]:
     """Put the buffers back after what is called inside: matters where the module itself runs, and no copy. Gives them
@@ -137,8 +195,11 @@ class _ObservedCall:
 def _call(module: nn.Module, sample: Inputs, seed: int) -> _ObservedCall:
     after = apart(sample)
     seed_all(seed)
-    with torch.no_grad():
-        output = module(*after.args, **after.kwargs)
+    try:
+        with torch.no_grad():
+            output = module(*after.args, **after.kwargs)
+    except Exception as error:  # foreign code: the user's forward
+        raise RaisesLater from error
     return _ObservedCall(output, sample, after)
 
 
@@ -249,7 +310,12 @@ def _bytes(tensor: Tensor) -> Tensor:
 
 def _all_zero(tensors: Sequence[Tensor]) -> bool:
     numeric = [tensor for tensor in tensors if _is_numeric(tensor) and tensor.numel() > 0]
-    return bool(numeric) and not any(bool(tensor.any()) for tensor in numeric)
+    return bool(numeric) and not any(bool(_computable(tensor).any()) for tensor in numeric)
+
+
+def _computable(tensor: Tensor) -> Tensor:
+    """The same values in a type in which torch computes: it does little in floating point of 8 bits."""
+    return tensor.float() if tensor.is_floating_point() and tensor.element_size() == 1 else tensor
 
 
 def _is_dense(tensor: Tensor) -> bool:
@@ -289,11 +355,23 @@ def _storages(tensors: Sequence[Tensor]) -> set[int]:
     return {t.untyped_storage().data_ptr() for t in tensors if _is_dense(t) and t.numel() > 0}
 
 
+def few_of(names: Sequence[str]) -> str:
+    """``a, b, c and 4 more``."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _parameter_notes(once: Sequence[str]) -> Iterator[str]:
+    if once:
+        yield (
+            f"After a call its parameters ({few_of(once)}) are not what was handed over, and later calls leave them so"
+            ": what is tuned is the module after its first call."
+        )
+
+
 def _change_notes(changed: list[str], *, repeatable: bool, seeded: bool, differs: bool) -> Iterator[str]:
     if changed:
-        listed = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
         effect = "the output depends on earlier calls" if not repeatable else "the output does not depend on it"
-        yield f"The forward pass updates buffers ({listed}); {effect}."
+        yield f"The forward pass updates buffers ({few_of(changed)}); {effect}."
     if seeded and differs:
         yield "The output is random: calls with other seeds differ, so it is compared with the same seed."
     elif not seeded:

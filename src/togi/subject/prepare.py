@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,6 +17,7 @@ from togi.core.device import parse_device
 from togi.core.errors import SubjectError
 from togi.core.quantities import first_line
 from togi.machine import nvml
+from togi.machine.limits import available_bytes
 from togi.subject.calibration import calibration_inputs
 from togi.subject.inputs import Inputs, Subject, samples_of_step
 from togi.torch_internals.modules import compiled_original, in_training
@@ -25,6 +28,8 @@ class Prepared:
     """A subject ready to run."""
 
     module: nn.Module
+    original: nn.Module
+    """What it is a copy of: as it was handed over, without wrappers. Itself where it could not be copied."""
     samples: tuple[Inputs, ...]
     calibration: tuple[Inputs, ...]
     training: bool
@@ -58,6 +63,7 @@ def prepare(subject: Subject, *, device: str = "cpu", train: bool = False) -> Pr
         _set_eval(copied)
     return Prepared(
         module=_moved(copied, device),
+        original=module,
         samples=tuple(sample.to(device) for sample in samples),
         calibration=() if train else tuple(sample.to(device) for sample in calibration_inputs(subject)),
         training=mode is Mode.AS_IS and next(training_parts(module), None) is not None,
@@ -74,12 +80,28 @@ def mode_of(subject: Subject) -> Mode:
 
 
 def copy_to_ask(subject: Subject) -> nn.Module:
-    """A copy in the mode of ``mode_of`` that shares the parameters: of a large model a second one need not fit. Raises
-    whatever copying raises."""
-    copied = sharing_parameters(_unwrapped(subject.module, []))
+    """A copy in the mode of ``mode_of``, whose calls change nothing of the original. Of a model so large that a second
+    one may not fit, it shares the parameters. Raises whatever copying raises."""
+    module = _unwrapped(subject.module, [])
+    copied = copy.deepcopy(module) if _fits_twice(module) else sharing_parameters(module)
     if mode_of(subject) is Mode.EVAL:
         _set_eval(copied)
     return copied
+
+
+def _fits_twice(module: nn.Module) -> bool:
+    """Whether a second one takes no more than half of the memory that is free."""
+    sizes: dict[torch.device, int] = defaultdict(int)
+    for parameter in module.parameters():
+        sizes[parameter.device] += parameter.numel() * parameter.element_size()
+    return all(2 * size <= _free_bytes(device) for device, size in sizes.items())
+
+
+def _free_bytes(device: torch.device) -> float:
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0])
+    free = available_bytes() if device.type == "cpu" else None
+    return math.inf if free is None else free
 
 
 def is_undecided(subject: Subject) -> bool:

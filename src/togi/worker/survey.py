@@ -23,7 +23,16 @@ from togi.graph.candidate import Candidate
 from togi.graph.capture import GraphModule, capture, export, held_for
 from togi.machine.describe import machine as this_machine
 from togi.measure import held_by_others, wait_for
-from togi.subject.behaviour import Behaviour, kept_buffers, observe, same, seed_all
+from togi.subject.behaviour import (
+    Behaviour,
+    HeldParameters,
+    RaisesLater,
+    few_of,
+    kept_buffers,
+    observe,
+    same,
+    seed_all,
+)
 from togi.subject.identity import code_and_settings_hash
 from togi.subject.inputs import Inputs, Subject, apart
 from togi.subject.inventory import (
@@ -81,10 +90,11 @@ def survey(
 
     Raises SubjectError when the module cannot run on the inputs, with their shapes and the place in the user's code.
     Also when it is in training mode and nobody said which mode is meant, or when the samples differ in form. Also when
-    a live module gives another kind of answer, or when several callers are wanted of what answers by the order of
-    calls.
+    a live module gives another kind of answer, when every call changes parameters, or when several callers are wanted
+    of what answers by the order of calls.
     """
     ready = prepare(subject, device=device)
+    parameters = HeldParameters(ready.module, ready.original)
     code = code_and_settings_hash(ready.module)
     settings = settings_of(ready.module)
     numbers = {id(sample): number for number, sample in enumerate(ready.samples, start=1)}
@@ -97,7 +107,14 @@ def survey(
     signature = Signature.of(ready.module, ready.samples, outputs, subject.dynamic)
     flat = (signature.flatten_inputs(sample.args, sample.kwargs) for sample in ready.samples)
     calls = tuple(tuple(tuple(tensor.shape) for tensor in tensors) for tensors in flat)
-    behaviour = observe(ready.module, ready.samples[0], outputs, seed=seed)
+    behaviour = _observed_again(ready.module, ready.samples[0], outputs, seed, parameters.written())
+    if behaviour.parameters_change:
+        raise SubjectError(
+            f"{_name(ready.module)} writes into parameters in every call ({few_of(behaviour.parameters_change)}): "
+            "its answers depend on all calls before, and what stands in its place would leave them as they are. Give "
+            "it without that step, which your own code then makes between the calls; or keep what calls change in a "
+            "buffer (register_buffer)"
+        )
     if behaviour.inputs_change:
         signature = signature.writing(_written(ready.module, ready.samples[0], signature, seed))
     live_difference = live.compared(outputs[0], ready.module) if live is not None else ""
@@ -192,12 +209,12 @@ def _check_callers(module: nn.Module, behaviour: Behaviour) -> None:
     """Raises SubjectError if several callers at once cannot be served, or not proven to be."""
     if assigned := assigned_inside(module):
         raise SubjectError(
-            f"{class_name(module)} holds TorchScript that assigns {assigned[0]} in each call: several callers at "
+            f"{_name(module)} holds TorchScript that assigns {assigned[0]} in each call: several callers at "
             "once would end the process (attributes are not locked). Tune it for latency, and give each caller a copy"
         )
     if behaviour.random or behaviour.buffers_change:
         raise SubjectError(
-            f"{class_name(module)} {'draws random numbers' if behaviour.random else 'changes a buffer'} in each "
+            f"{_name(module)} {'draws random numbers' if behaviour.random else 'changes a buffer'} in each "
             "call, so what several callers at once are answered depends on their order, and no recipe could be proven. "
             "Tune it for latency, or take that out of its forward pass"
         )
@@ -212,7 +229,7 @@ def first_call(module: nn.Module, sample: Inputs, number: int, seed: int) -> Any
             return module(*fresh.args, **fresh.kwargs)
     except Exception as error:  # foreign code: the user's forward
         raise SubjectError(
-            f"{class_name(module)} does not run on sample {number}, {_describe(module, sample)}: {user_place(error)}"
+            f"{_name(module)} does not run on sample {number}, {_describe(module, sample)}: {user_place(error)}"
             f"{_TRAINS if 'does not require grad' in str(error) else ''}"
             f"{_ON_CPU if 'CPU' in str(error) and any(t.is_cuda for t in sample.tensors()) else ''}"
         ) from error
@@ -246,6 +263,26 @@ def _rewritten(rewrite: GraphRewrite, options: Options, candidate: Candidate) ->
         return str(refused)
     except Exception:  # foreign code: a third party's technique
         return ""
+
+
+def _observed_again(
+    module: nn.Module, sample: Inputs, outputs: Sequence[Any], seed: int, written: Sequence[str]
+) -> Behaviour:
+    """What ``observe`` sees. Raises SubjectError where it answers once, and not again."""
+    try:
+        return observe(module, sample, outputs, seed=seed, written=written)
+    except RaisesLater as later:
+        error = later.__cause__ or later
+        raise SubjectError(
+            f"{_name(module)} answers at first, and a later call with sample 1 raises: {user_place(error)}. A "
+            "study calls it thousands of times: give what can be called again and again, or have it make anew in each "
+            "call what the calls before used up"
+        ) from error
+
+
+def _name(module: nn.Module) -> str:
+    """For people: a program is called what is called of it."""
+    return module.name if isinstance(module, ProgramModule) else class_name(module)
 
 
 def _describe(module: nn.Module, sample: Inputs) -> str:
