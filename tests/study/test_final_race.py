@@ -82,6 +82,30 @@ def test_what_leaves_the_race_keeps_what_its_trial_measured(tmp_path: Path) -> N
     assert speedup_x(study, NEXT) == 2.9
 
 
+@pytest.mark.parametrize(
+    ("cut_off", "late_s", "outcome"),
+    [(False, 0.0, Outcome.TIMED_OUT), (True, 0.0, Outcome.OK), (True, 60.0, Outcome.TIMED_OUT)],
+    ids=["by its own limit", "when the time was over", "long after its race had to be"],
+)
+def test_what_hangs_in_the_race_is_no_choice_any_more(
+    tmp_path: Path, cut_off: bool, late_s: float, outcome: Outcome
+) -> None:
+    clock = Clock()
+    study = open_study(tmp_path, REFERENCE, trial(FAST, 3.0), trial(NEXT, 2.9), clock=clock)
+    ends = {"turn": (Outcome.TIMED_OUT, "it was still in measure after 15 s")}
+    pool_of(study).built |= {
+        FAST: [Does.faster(3.0, ends=ends, turns=4, cut_off=cut_off)],
+        NEXT: [Does(ms=lambda turn: 1e3 * late_s if turn == 4 and late_s else REFERENCE_MS / 2.9)],
+    }
+    FinalRace(study).of_trials([FAST, NEXT])
+    last = study.log.last(FAST)
+    assert last is not None
+    assert last.outcome is outcome
+    said = f"{FAST.label} was set aside: in the race of the finalists it was still in measure after 15 s."
+    assert (said in study.notes) is (outcome is Outcome.TIMED_OUT)
+    assert study.log.last(NEXT) is not None
+
+
 def test_what_the_race_measured_undisturbed_counts_though_another_was_disturbed(tmp_path: Path) -> None:
     """It left when a neighbour went, and the rounds that it shared are few."""
     study = open_study(tmp_path, REFERENCE, trial(FAST, 3.0), trial(NEXT, 2.9), earlier_ms=(REFERENCE_MS / 1.5,))

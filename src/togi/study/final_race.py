@@ -11,6 +11,9 @@ from togi.measure import RaceResult, race, together
 from togi.study.open_study import OpenStudy
 from togi.worker.supervise import RunningTrial
 
+_HANGS_X = 10.0
+"""A turn that takes so many times as long as it should when the time of the study is over is none that it cut off."""
+
 
 class FinalRace:
     """Races warm processes of one study."""
@@ -63,6 +66,8 @@ class FinalRace:
         recorded: ``again`` together with what other processes of the same recipes measured."""
         study = self._study
         result, sure, doubt = self._once(running, budget_s, again=again)
+        if set_aside := [process for process in running if self._hung(process, result, budget_s)]:
+            running = [process for process in running if process not in set_aside]
         left_s = study.budget.left_s - study.budget.proof_s
         if doubt and left_s > self.enough_s(0.0, running):
             study.stopwatch.pause()
@@ -76,6 +81,21 @@ class FinalRace:
         self._tell_apart({process.name: process.recipe for process in running if process.name in sure}, result)
         study.notes.append(f"The race: {result.order}.")
         return result
+
+    def _hung(self, process: RunningTrial, result: RaceResult, budget_s: float) -> bool:
+        """Whether it ended since it did not come back from a turn. Its last trial then says so, and it cannot be
+        chosen any more: what it measured before counts for nothing where it may hang in somebody's hands."""
+        ended, before = process.ended, self._study.log.last(process.recipe)
+        if ended is None or ended.ending.outcome is not Outcome.TIMED_OUT or process.recipe.is_reference:
+            return False
+        if ended.cut_off and result.wall_s - budget_s < _HANGS_X * process.turn_s:
+            return False
+        why = f"in the race of the finalists {ended.ending.reason}"
+        self._study.notes.append(f"{process.recipe.label} was set aside: {why}.")
+        if before is not None:
+            update = {"outcome": Outcome.TIMED_OUT, "reason": why, "stage": ended.ending.stage}
+            self._study.log.append(before.model_copy(update=update))
+        return True
 
     def enough_s(self, budget_s: float, running: Sequence[RunningTrial]) -> float:
         """The budget, or what enough rounds of these and the reference take, if that is more."""
