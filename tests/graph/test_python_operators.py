@@ -14,7 +14,10 @@ from togi.core.errors import Refused
 from togi.graph.capture import GraphModule, capture, export, held_for
 from togi.graph.python_operators import grouped_product
 from togi.techniques import conformance, technique
+from togi.techniques.base import Options
 from togi.torch_internals.operators import is_python_operator
+
+_THOROUGH = pytest.mark.thorough(30)
 
 
 @torch.library.custom_op("togi_tests::gated", mutates_args=())
@@ -205,13 +208,23 @@ def test_many_groups_are_inlined_where_the_rows_are_known() -> None:
         torch.testing.assert_close(graph(x), start.module(x))
 
 
+ENGINES: dict[str, Options] = {
+    "openvino": {},
+    "onnxruntime": {"spinning": False},
+    "aot_inductor": {"freezing": True, "max_autotune": False},
+}
+
+
 @pytest.mark.parametrize("rows", [7, 11])  # of four groups: alone, and in blocks of two
-def test_an_engine_of_another_library_takes_it(rows: int) -> None:
-    pytest.importorskip("openvino")
+@pytest.mark.parametrize("id", [pytest.param(id, marks=_THOROUGH if id == "aot_inductor" else ()) for id in ENGINES])
+def test_an_engine_takes_it(id: str, rows: int) -> None:
+    """Also one that would call the body from its own threads (AOTInductor), where two callers waited for ever."""
+    for package in technique(id).packages:
+        pytest.importorskip(package.distribution)
     start = conformance.candidate_of(Experts(lambda *given: by_group(*given)), [torch.randn(rows, 6)])
-    program = technique("openvino").apply(start, {}).program
-    x = torch.randn(rows, 6)
-    torch.testing.assert_close(program(x), start.module(x), rtol=1e-3, atol=1e-4)
+    program = technique(id).apply(start, ENGINES[id]).program
+    for x in (torch.randn(rows, 6), torch.zeros(rows, 6)):
+        torch.testing.assert_close(program(x), start.module(x), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize(("bins", "low", "high"), [(32, 0, 31), (4, -3, 3), (5, 0.25, 0.75), (1, 0, 1)])

@@ -146,6 +146,8 @@ class Candidate:
     """Inputs for quantization; the samples where the user gave none."""
     threads: int | None = None
     """Threads for one call, set by ``configure`` of a technique; None leaves the engine's default."""
+    flushes_denormals: bool = False
+    """Threads of an engine's own treat denormal numbers as zero. Set by ``configure`` of a technique."""
     at_once: int = 1
     """How many calls come at once, made of one: a technique answers it in pieces."""
     program: Program | None = None

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.techniques.engine.engine_subjects import FAMILY, made
+from tests.small_modules import Computes
+from tests.techniques.engine.engine_subjects import FAMILY, candidate_of, made
 from togi.artifact.manifest import FILE_KINDS
 from togi.core.errors import Refused
 from togi.graph.candidate import Candidate, Program
@@ -42,6 +43,19 @@ LONG: list[tuple[str, Options, str]] = [
 def test_openvino_refuses_float64_which_it_computes_in_float32() -> None:
     with pytest.raises(Refused, match="OpenVINO computes in float32"):
         technique("openvino").apply(made("nested_double"), {})
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
+def test_a_sort_that_keeps_the_order_of_equals_does_so_in_other_libraries(engine: str) -> None:
+    def order(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.argsort(dim=0, stable=True), x.sort(dim=1, stable=True, descending=True)[1]
+
+    x = torch.randint(0, 3, (40, 50), generator=torch.Generator().manual_seed(0)).float()
+    options = {"spinning": False} if engine == "onnxruntime" else {}
+    program = technique(engine).apply(candidate_of(Computes(order), x), options).program
+    assert program is not None
+    for found, expected in zip(program(x), order(x), strict=True):
+        assert torch.equal(found, expected)
 
 
 def _case(id: str, options: Options, name: str) -> Any:

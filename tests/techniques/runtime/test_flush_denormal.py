@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from togi.techniques import Applies, conformance
+from togi.techniques import Applies, conformance, technique
 from togi.techniques.runtime.flush_denormal import FlushDenormal, flushing
 from togi.torch_internals import openmp
 
@@ -120,6 +120,81 @@ def test_workers_flush_during_a_call_and_not_after_it():
     """They start with the mode of the thread that starts them, and keep it: whether they start before or in the call,
     they have that of the call in it, and their own after it. A process that forks later computes in its child."""
     done = subprocess.run([sys.executable, "-c", WORKERS], capture_output=True, text=True, timeout=240, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+class Shrinks(nn.Module):
+    """Its answer is denormal throughout."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor([1e-30]))
+
+    def forward(self, x):
+        return x * self.scale
+
+
+LARGE = torch.full((1 << 20,), 1e-10)
+"""Enough for several threads."""
+SETTINGS = {"onnxruntime": "session.set_denormal_as_zero", "openvino": "CPU_DENORMALS_OPTIMIZATION"}
+
+
+def with_engine(engine, *steps):
+    candidate = conformance.candidate_of(Shrinks(), [LARGE]).with_(threads=4)
+    every = [
+        (technique(engine), {"spinning": False} if engine == "onnxruntime" else {}),
+        *((step, {}) for step in steps),
+    ]
+    for step, options in every:
+        candidate = step.configure(candidate, options)
+    for step, options in every:
+        candidate = step.apply(candidate, options)
+    return candidate
+
+
+def nonzero(call):
+    with torch.no_grad():
+        return int((call(LARGE) != 0).sum())
+
+
+@pytest.mark.parametrize("engine", SETTINGS)
+def test_the_threads_of_an_engine_flush_by_its_own_setting(engine, tmp_path):
+    """Also those of a saved artifact that is loaded again, and those of a model that is gone, which the next one may
+    take over. The thread that loads it does not, and other models of the process do not."""
+    pytest.importorskip(engine)
+    assert nonzero(with_engine(engine).runnable()) == len(LARGE)
+    flushed = with_engine(engine, FLUSH)
+    assert not flushes()
+    assert nonzero(flushed.runnable()) == 0
+    assert SETTINGS[engine] in flushed.program.interface().settings
+    meta = flushed.program.save(tmp_path)
+    loaded = technique(engine).load(tmp_path, meta, flushed.signature, 4)
+    assert not flushes()
+    assert nonzero(FLUSH.apply(flushed.with_(program=loaded, contexts=()), {}).runnable()) == 0
+    assert SETTINGS[engine] in loaded.interface().settings
+    assert nonzero(with_engine(engine).runnable()) == len(LARGE)
+    del flushed, loaded
+    other = with_engine(engine)
+    assert nonzero(other.runnable()) == len(LARGE)
+    assert SETTINGS[engine] not in other.program.interface().settings
+    assert not flushes()
+
+
+FIRST = """
+from tests.techniques.runtime.test_flush_denormal import FLUSH, flushes, flushing, with_engine
+
+with_engine("onnxruntime", FLUSH)
+assert not flushes(), "the first session of a process sets it in the thread that opens it"
+with flushing():
+    with_engine("onnxruntime")
+    assert flushes()
+"""
+
+
+@pytest.mark.thorough
+def test_the_first_session_of_a_process_leaves_its_thread_as_it_was():
+    pytest.importorskip("onnxruntime")
+    done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, timeout=240, cwd=ROOT)
     assert done.returncode == 0, done.stderr
 
 

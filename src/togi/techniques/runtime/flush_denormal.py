@@ -21,6 +21,9 @@ class FlushDenormal(Technique):
 
     What it does: sets the processor's flush-to-zero mode round each call, in the calling thread and in PyTorch's worker
     threads. Numbers below about 1e-38 (float32) are calculated in microcode on many processors, a hundred cycles each.
+    The threads of ONNX Runtime and OpenVINO flush by a setting of their own, as long as they live: the session's
+    ``session.set_denormal_as_zero``, and ``CPU_DENORMALS_OPTIMIZATION`` of the compiled model. A saved artifact holds
+    it.
 
     When it applies: on a CPU, to floating-point models.
 
@@ -30,11 +33,13 @@ class FlushDenormal(Technique):
     Claim: recurrent networks and filters that decay towards zero, and pruned or strongly regularised weights, run as
     fast as others do. ``togi explain flush_denormal --prove`` measures it here.
 
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.set_flush_denormal.html
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.set_flush_denormal.html,
+    https://github.com/microsoft/onnxruntime/blob/main/include/onnxruntime/core/session/onnxruntime_session_options_config_keys.h
+    and https://docs.openvino.ai/2025/api/c_cpp_api/group__ov__runtime__cpu__prop__cpp__api.html
 
     Cost and risk: results below the smallest normal number become zero. With several threads each call sets the
     mode in PyTorch's workers and takes it back, so that no other model of the process flushes: two parallel regions
-    more. Threads of another engine's own (OpenVINO, ONNX Runtime) are left as they are.
+    more. The threads of ncnn are left as they are.
     """
 
     id = "flush_denormal"
@@ -51,6 +56,9 @@ class FlushDenormal(Technique):
 
     def expected_speedup(self, facts: Facts, options: Options) -> float:
         return 1.1 if facts.denormals else 1.0
+
+    def configure(self, candidate: Candidate, options: Options) -> Candidate:
+        return candidate.with_(flushes_denormals=True)
 
     def repro_setting(self, options: Options) -> str:
         return "torch.set_flush_denormal(True)"
@@ -81,6 +89,18 @@ def flushing(threads: int | None = None) -> Iterator[None]:
     finally:
         torch.set_flush_denormal(before)
         _share_mode(threads)
+
+
+@contextmanager
+def kept_mode() -> Iterator[None]:
+    """Afterwards the calling thread flushes as it did before: libraries set it in the thread that loads a model."""
+    import torch
+
+    before = _flushes()
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
 
 
 def _share_mode(threads: int) -> None:

@@ -24,6 +24,7 @@ from togi.subject.signature import Signature
 from togi.techniques.engine.programs.onnxruntime_binding import ReplayedSession, empty, place
 from togi.techniques.engine.programs.stored import HiddenFiles, StoredProgram, hidden_folder
 from togi.techniques.engine.programs.tensorrt_cache import built_here, kept_engines
+from togi.techniques.runtime.flush_denormal import kept_mode
 from togi.torch_internals.archive import without_traces
 
 FILE = "model.onnx"
@@ -35,7 +36,8 @@ _ONE_FILE_BYTES = 1_900_000_000
 class OnnxRuntimeProgram(StoredProgram):
     """Runs an inference session. Several threads may call it.
 
-    ``options``: of the technique, and ``tf32``: whether the CUDA provider may multiply in TensorFloat-32.
+    ``options``: of the technique, and ``tf32``: whether the CUDA provider may multiply in TensorFloat-32. Also, where
+    the recipe says so, ``flush_denormals``: the session's own threads treat denormal numbers as zero.
     """
 
     holds_module = False
@@ -107,7 +109,7 @@ class OnnxRuntimeProgram(StoredProgram):
     def interface(self) -> Interface:
         nodes = {node.name: node for node in self.session.get_inputs()}
         facts, outputs = self.signature, self.session.get_outputs()
-        settings: dict[str, Scalar] = {**waiting(self.options)}
+        settings: dict[str, Scalar] = {**waiting(self.options), **_flushing(self.options)}
         if facts.device == "cuda":
             settings |= _switches(self.options)
             if self.options.get("provider") == TENSORRT:
@@ -125,6 +127,8 @@ def build(candidate: Candidate, options: dict[str, Scalar]) -> OnnxRuntimeProgra
     signature = candidate.signature
     # The provider has one switch for all operators, on by default: as plain eager does, or the recipe says.
     options = options | {"tf32": bool(candidate.facts.tf32)}
+    if candidate.flushes_denormals:
+        options = options | {"flush_denormals": True}
     facts = (*signature.inputs_facts, *signature.outputs_facts)
     if (
         any(tensor.dtype.startswith(("bfloat16", "float8", "complex")) for tensor in facts)
@@ -169,6 +173,7 @@ def write_model(candidate: Candidate, path: Path, opset: int | None = None) -> N
         raise Refused(f"the installed onnxscript takes {min(unknown)} apart into steps, of a fixed number")
     sealed(exported.graph_module, recurrent)
     answer_hidden_queries(exported.graph_module)
+    _sort_as_any(exported.graph_module)
     _keep_attention_contiguous(exported.graph_module)
     try:
         program = torch.onnx.export(
@@ -201,6 +206,18 @@ def _keep_attention_contiguous(module: fx.GraphModule) -> None:
     module.recompile()
 
 
+def _sort_as_any(module: fx.GraphModule) -> None:
+    """The exporter does not know a sort that keeps the order of equals. The operator that it makes of any other
+    (``TopK``) puts the lower index first among these, so it keeps it too."""
+    aten = torch.ops.aten
+    for stable, of_any in ((aten.sort.stable, aten.sort.default), (aten.argsort.stable, aten.argsort.default)):
+        for node in module.graph.find_nodes(op="call_function", target=stable):
+            bound = {"dim": -1, "descending": False} | dict(node.kwargs)
+            node.target = of_any
+            node.kwargs = {name: bound[name] for name in ("dim", "descending")}
+    module.recompile()
+
+
 def _recurrent_layers() -> dict[str, Callable[..., Any]]:
     """The functions of the installed onnxscript that write recurrent layers, by the kinds that it knows."""
     from onnxscript.function_libs.torch_lib.ops import core
@@ -216,7 +233,7 @@ def open_session(path: Path, device: str, options: dict[str, Scalar], threads: i
     settings = onnxruntime.SessionOptions()
     settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     settings.intra_op_num_threads = threads or torch.get_num_threads()
-    for name, value in {**waiting(options), **exact_products()}.items():
+    for name, value in {**waiting(options), **exact_products(), **_flushing(options)}.items():
         settings.add_session_config_entry(name, value)
     settings.log_severity_level = 3
     providers: list[Any] = ["CPUExecutionProvider"]
@@ -233,6 +250,7 @@ def open_session(path: Path, device: str, options: dict[str, Scalar], threads: i
             flags = {"trt_fp16_enable": str(int(bool(options.get("fp16"))))}
             cached = stack.enter_context(kept_engines(path, built_here(flags)))
             providers.insert(0, (_ON_TENSORRT, {**flags, **cached}))
+        stack.enter_context(kept_mode())  # the first session of a process sets it in the thread that opens it
         session = onnxruntime.InferenceSession(str(path), settings, providers=providers)
     for provider, *_ in providers if device == "cuda" else ():
         if provider not in session.get_providers():
@@ -277,6 +295,11 @@ def waiting(options: Mapping[str, Scalar]) -> dict[str, str]:
         "session.intra_op.allow_spinning": str(int(bool(options["spinning"]))),
         "session.force_spinning_stop": str(int(options["spinning"] == "in_calls")),
     }
+
+
+def _flushing(options: Mapping[str, Scalar]) -> dict[str, str]:
+    """The setting by which the threads of a session's pool treat denormal numbers as zero, if the recipe has it."""
+    return {"session.set_denormal_as_zero": "1"} if options.get("flush_denormals") else {}
 
 
 def exact_products() -> dict[str, str]:

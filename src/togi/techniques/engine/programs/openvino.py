@@ -20,8 +20,9 @@ from togi.graph.candidate import Candidate
 from togi.machine.describe import physical_cores
 from togi.subject.signature import Signature
 from togi.techniques.engine.programs.openvino_conversion import convert
-from togi.techniques.engine.programs.openvino_library import openvino, written_properties
+from togi.techniques.engine.programs.openvino_library import DENORMALS, DENORMALS_KEY, openvino, written_properties
 from togi.techniques.engine.programs.stored import HiddenFiles, StoredProgram, hidden_folder
+from togi.techniques.runtime.flush_denormal import kept_mode
 
 FILE = "model.xml"
 _COPIED_BYTES = 16 << 10
@@ -122,6 +123,7 @@ class OpenVinoProgram(StoredProgram):
                 "PERFORMANCE_HINT": "LATENCY",
                 **({"NUM_STREAMS": self.streams} if self.streams > 1 else {}),
                 **_other_than_default(self.compiled, "DYNAMIC_QUANTIZATION_GROUP_SIZE"),
+                **_other_than_default(self.compiled, DENORMALS),
             },
         )
 
@@ -157,6 +159,8 @@ def build(candidate: Candidate, streams: Scalar = 1) -> tuple[OpenVinoProgram, l
 
 def compile_model(model: Any, candidate: Candidate, streams: int = 1) -> tuple[Any, HiddenFiles]:
     """Compiled, with its file. What is compiled comes from the file: the model shares the torch module's memory."""
+    if candidate.flushes_denormals:
+        model.set_rt_info("YES", DENORMALS_KEY)
     with hidden_folder() as (folder, stored):
         openvino().save_model(model, folder / FILE, compress_to_fp16=False)
         return compile_file(folder / FILE, candidate.threads, streams), stored
@@ -239,4 +243,7 @@ def compile_file(path: Path, threads: int | None, streams: int = 1) -> Any:
         settings["NUM_STREAMS"] = streams
     if model.get_variables():
         settings["KV_CACHE_PRECISION"] = settings["INFERENCE_PRECISION_HINT"]  # else it is rounded to 8 bits
-    return core().compile_model(model, "CPU", settings)
+    shared = core()
+    _end_idle_threads()  # they flush denormal numbers, or do not, as the program did that is gone
+    with kept_mode():  # the property is set in the thread that compiles, too, and stays there
+        return shared.compile_model(model, "CPU", settings)

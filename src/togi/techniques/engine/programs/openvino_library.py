@@ -13,12 +13,19 @@ PRECISION_KEY = ["togi", "inference_precision"]
 """Where a precision technique writes ``bf16`` or ``f16`` into the model, so that it is stored with it."""
 ACTIVATION_GROUP_KEY = ["togi", "dynamic_quantization_group_size"]
 """Where the technique that compresses weights writes how many activations share a scale: 0 leaves them in float."""
-PROPERTIES = {"INFERENCE_PRECISION_HINT": PRECISION_KEY, "DYNAMIC_QUANTIZATION_GROUP_SIZE": ACTIVATION_GROUP_KEY}
+DENORMALS = "CPU_DENORMALS_OPTIMIZATION"
+DENORMALS_KEY = ["togi", "denormals_optimization"]
+"""Where ``YES`` is written if OpenVINO's own threads treat denormal numbers as zero."""
+PROPERTIES = {
+    "INFERENCE_PRECISION_HINT": PRECISION_KEY,
+    "DYNAMIC_QUANTIZATION_GROUP_SIZE": ACTIVATION_GROUP_KEY,
+    DENORMALS: DENORMALS_KEY,
+}
 """Properties with which a model is compiled, and where it holds them."""
 
 
 def written_properties(model: Any) -> dict[str, str]:
-    """The properties that precision techniques wrote into the model."""
+    """The properties that techniques wrote into the model."""
     return {name: model.get_rt_info(key).value for name, key in PROPERTIES.items() if model.has_rt_info(key)}
 
 
