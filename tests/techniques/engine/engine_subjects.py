@@ -121,6 +121,20 @@ class Gated(nn.Module):
         return self.head(self.gru(x)[0])
 
 
+class ReadsLines(nn.Module):
+    """Convolutions, then an LSTM over the columns of the picture, as networks that read text are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d((2, 1)), nn.BatchNorm2d(8))
+        self.lstm = nn.LSTM(32, 6, bidirectional=True)
+        self.head = nn.Linear(12, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        columns = self.layers(x).flatten(1, 2).permute(2, 0, 1)
+        return self.head(self.lstm(columns)[0]).log_softmax(-1)
+
+
 class Nested(nn.Module):
     """A list of tensors within a dict, an input that nothing uses, double precision."""
 
@@ -199,6 +213,7 @@ FAMILY: dict[str, Callable[[], tuple[nn.Module, Any]]] = {
     "recurrent": lambda: (Recurrent(), torch.randn(2, 5, 4)),
     "recurrent_dynamic": lambda: (Recurrent(), [torch.randn(2, 5, 4), torch.randn(3, 9, 4)]),
     "gated_dynamic": lambda: (Gated(), [torch.randn(5, 1, 4), torch.randn(9, 1, 4)]),
+    "reads_lines_dynamic": lambda: (ReadsLines(), [torch.randn(1, 1, 8, 12), torch.randn(2, 1, 8, 20)]),
     "nested_double": lambda: (
         Nested(),
         ({"levels": [torch.randn(2, 3).double(), torch.randn(4, 3).double()]}, torch.randn(1)),

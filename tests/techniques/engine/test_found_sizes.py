@@ -87,9 +87,14 @@ ENGINES: dict[str, dict[str, Any]] = {
     "torchscript": {"how": "trace", "freeze": True, "optimize": True},
     "openvino": {},
     "onnxruntime": {"spinning": False},
+    "aot_inductor": {"freezing": True, "max_autotune": False},
 }
-ONE_OF_EACH = [("onnxruntime", "rows"), ("onnxruntime", "written back")]
-CASES = [*((engine, name) for engine in ENGINES if engine != "onnxruntime" for name in ANSWERED), *ONE_OF_EACH]
+SLOWER_TO_BUILD = {
+    "onnxruntime": ("rows", "written back"),
+    "aot_inductor": ("rows", "attention", "written back", "differences"),
+}
+"""Engines that take seconds for each case: a few of them."""
+CASES = [(engine, name) for engine in ENGINES for name in SLOWER_TO_BUILD.get(engine, ANSWERED)]
 
 
 @pytest.mark.thorough
