@@ -62,24 +62,28 @@ def small_gpt2() -> Any:
     return transformers.GPT2LMHeadModel(config).eval()
 
 
+def small_llama() -> Any:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=64,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    return transformers.LlamaForCausalLM(config).eval()
+
+
 @pytest.mark.usefixtures("seed")
 class TestGenerate:
     """Prefill and decoding are two forms of calls of one module; decoding fills the cache that it is given."""
 
     @pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.thorough), 3])
     def test_of_a_llama_is_two_forms_of_the_whole_network(self, batch: int, tmp_path: Path) -> None:
-        transformers = pytest.importorskip("transformers")
-        config = transformers.LlamaConfig(
-            vocab_size=64,
-            hidden_size=64,
-            intermediate_size=96,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            eos_token_id=None,
-            pad_token_id=0,
-        )
-        model = transformers.LlamaForCausalLM(config).eval()
+        model = small_llama()
 
         cuts = cut(tmp_path, model.generate, **prompt(batch), max_new_tokens=NEW_TOKENS, do_sample=False)
 
@@ -100,6 +104,20 @@ class TestGenerate:
         lengths = [given.kwargs[cache_name(model)].get_seq_length() for given in kept]
         assert lengths[0] == 9
         assert lengths[-1] == 9 + NEW_TOKENS - 2
+
+    def test_a_quantized_cache_is_named_with_a_remedy(self, tmp_path: Path) -> None:
+        transformers = pytest.importorskip("transformers")
+        if not hasattr(transformers.cache_utils, "Fp8QuantizedLayer"):
+            pytest.skip("this transformers needs another package for it")
+        quantized = {"cache_implementation": "quantized", "cache_config": {"backend": "fp8"}}
+
+        cuts = cut(
+            tmp_path, small_llama().generate, **prompt(), max_new_tokens=NEW_TOKENS, do_sample=False, **quantized
+        )
+
+        said = [obstacle.reason for obstacle in cuts.obstacles]
+        assert any("Its cache is quantized (QuantizedCache)" in each for each in said), said
+        assert any("generate with the default cache" in each for each in said)
 
     def test_a_cache_that_counts_what_it_holds_is_one_form(self, tmp_path: Path) -> None:
         """Mistral's, which keeps a window of the last tokens."""

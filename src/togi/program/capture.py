@@ -15,10 +15,11 @@ from togi.program.samples import of_one_structure, spread
 from togi.program.uses import ModuleUse
 from togi.subject.carried import carried_from, followed_from
 from togi.subject.common_structure import without_counts
-from togi.subject.effects import Effects
+from togi.subject.effects import Effects, arguments_of
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.pure import pure
 from togi.subject.signature import Signature
+from togi.subject.structure import Structure
 from togi.subject.validation import hash_of
 from togi.worker.protocol import Survey, changed
 from togi.worker.survey import survey
@@ -27,6 +28,10 @@ NOTHING_KEPT = "no call of it could be kept"
 _OTHER_NUMBERS = (
     "its arguments hold numbers that differ from call to call and follow no size of what lies next to them, where an "
     "engine is made for certain numbers"
+)
+_QUANTIZED = (
+    "{}. Its cache is quantized ({}), whose steps have no engine: generate with the default cache (without "
+    "cache_implementation and cache_config)"
 )
 _LEAST_GROWING = 2
 """Sizes that show that one varies."""
@@ -122,12 +127,20 @@ def _captured(
             callers=request.callers,
         )
     except Exception as error:  # foreign code: the module's own, or what its arguments hold
-        return RefusedCut(first_line(error))
+        return RefusedCut(_refusal(first_line(error), samples[0]))
     if surveyed.facts.export_error is not None:
-        return RefusedCut(surveyed.facts.export_error, surveyed)
+        return RefusedCut(_refusal(surveyed.facts.export_error, samples[0]), surveyed)
     steps = goes_on and surveyed.facts.dynamic and any(None in change.kept for change in effects.changes)
     facts = surveyed.facts.model_copy(update={"part": True, "steps": steps})
     return CapturedCut(samples, effects, changed(surveyed, facts=facts, calibration=hash_of(samples)))
+
+
+def _refusal(reason: str, call: Inputs) -> str:
+    """The reason, with a remedy where the call is given a quantized cache (transformers')."""
+    structures = (Structure.of(value) for _, value in arguments_of(call))
+    classes = (part.type.rpartition(":")[2] for structure in structures for part in structure.parts())
+    quantized = next((name for name in classes if "Quantized" in name), "")
+    return _QUANTIZED.format(reason.rstrip("."), quantized) if quantized else reason
 
 
 def taken_by(signature: Signature, calls: Sequence[Inputs]) -> list[Inputs]:
