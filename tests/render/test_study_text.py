@@ -138,6 +138,21 @@ def test_parts_of_a_program_obstacles_and_the_python_between_them_are_shown() ->
     assert "Parts of the program" not in study_html(made_up_study())
 
 
+@pytest.mark.parametrize(("share", "tried", "said"), [(0.4, 5, True), (0.4, 0, False), (0.2, 5, False)])
+def test_a_part_that_nothing_made_faster_bounds_the_whole(share: float, tried: int, said: bool) -> None:
+    """A network of convolutions before an LSTM: the convolutions have an engine, and the LSTM is as fast as it was."""
+    study, key = program_study(), PartKey(path="recurrent")
+    assert study.program is not None
+    slow = PartResult(key=key, module="LSTM", copies=("recurrent",), calls=1, share=share, tried=tried)
+    tree = study.program.model_copy(update={"parts": (*study.program.parts, slow)})
+    shown = " ".join(text(study.model_copy(update={"program": tree}), 120).split())
+    bound = (
+        "recurrent (LSTM) takes 40% of the time, and nothing of what was tried there (5 recipes) is faster: whatever "
+        "the rest gains, the whole gains 2.50x at most."
+    )
+    assert (bound in shown) is said
+
+
 def busy_study() -> Study:
     """The same as if four callers had raced, each waiting for seven answers."""
     study = made_up_study()

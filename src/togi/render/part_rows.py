@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from togi.core.quantities import milliseconds, plural, times
 from togi.core.records import Obstacle, PartResult, ProgramTree, Study, measured
 
+_MUCH = 0.3
+"""Of the program's time."""
+
 
 @dataclass(frozen=True)
 class PlaceRow:
@@ -63,6 +66,24 @@ def part_rows(study: Study) -> list[PlaceRow]:
         "(outside of modules)", "Python", 1, _time(outside_ms, tree.total_ms), milliseconds(outside_ms), "as it is"
     )
     return [*below(0, "", 0)[0], outside]
+
+
+def bounded_by(study: Study) -> str:
+    """Which part bounds what the whole can gain: it takes much of the time, and nothing that was tried is faster there.
+    Empty where there is none."""
+    parts = () if study.program is None else study.program.parts
+    slow = [part for part in parts if part.tried and part.recipe is None and part.speedup_x is None]
+    share = sum(part.share for part in slow)
+    if share < _MUCH:
+        return ""
+    largest = max(slow, key=lambda part: part.share)
+    more = f" (and {plural(len(slow) - 1, 'more part')})" if slow[1:] else ""
+    tried = plural(sum(part.tried for part in slow), "recipe")
+    return (
+        f"{largest.key.path or 'The program'} ({largest.module}){more} takes {share:.0%} of the time, and nothing of "
+        f"what was tried there ({tried}) is faster: whatever the rest gains, the whole gains "
+        f"{times(1.0 / min(share, 1.0))} at most."
+    )
 
 
 def _part_row(part: PartResult, name: str, depth: int, total_ms: float) -> PlaceRow:

@@ -18,6 +18,7 @@ from togi.decide.budget import Budget
 from togi.decide.choose import front, why_not
 from togi.decide.faithful import is_tie, of_the_parts
 from togi.decide.faster import BETWEEN_PROCESSES, Speed
+from togi.render.part_rows import bounded_by
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
@@ -117,7 +118,7 @@ def what_to_know(study: Study, rows: Sequence[Row]) -> tuple[str, ...]:
     chosen = chosen_of(rows)
     of_chosen = (*chosen.trial.notes, decisions(chosen.trial.error)) if chosen else ()
     of_study = (*study.facts.notes, *_phases(study.facts), *_on_other_data(study), *warnings(study))
-    return (*of_study, *filter(None, of_chosen))
+    return (*of_study, *filter(None, (bounded_by(study), *of_chosen)))
 
 
 def _on_other_data(study: Study) -> Iterator[str]:
