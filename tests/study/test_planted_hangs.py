@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from togi import api
 from togi.core.errors import TogiError
 from togi.core.records import Outcome, Study
 from togi.machine.limits import descendants
+from togi.study.final_race import FinalRace
 from togi.study.progress import Progress
 from togi.techniques import registry
 
@@ -85,7 +87,15 @@ def tuned(family: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request
     left nothing behind."""
     monkeypatch.setenv("PLANTED", request.param)
     monkeypatch.setenv("TOGI_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("RACES", str(tmp_path / "races"))
     monkeypatch.syspath_prepend(str(family))
+    race = FinalRace.run
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        (tmp_path / "races").touch()
+        return race(*args, **kwargs)
+
+    monkeypatch.setattr(FinalRace, "run", run)
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
@@ -117,6 +127,20 @@ def test_an_engine_that_hangs_is_timed_out_and_never_chosen(tuned: Study | str) 
     assert tuned.best is not None
     assert tuned.best.find("planted") is None
     assert not [trial for trial in hung[-1:] if trial.outcome is Outcome.OK and "still in" not in trial.reason]
+
+
+@pytest.mark.thorough(40)
+@pytest.mark.parametrize("tuned", cases(["race", "race:holds_gil"]), indirect=True)
+def test_an_engine_that_hangs_in_the_race_alone_is_set_aside(tuned: Study | str, tmp_path: Path) -> None:
+    assert isinstance(tuned, Study), tuned
+    assert tuned.best is not None
+    assert tuned.best.find("planted") is None
+    if not (tmp_path / "races").exists():  # a busy machine had no time for a race
+        return
+    hung = [trial for trial in tuned.trials if trial.recipe.find("planted") is not None]
+    assert any(trial.outcome is Outcome.OK for trial in hung), "its trial went well"
+    assert hung[-1].outcome is Outcome.TIMED_OUT
+    assert "in the race of the finalists it was still in measure" in hung[-1].reason
 
 
 @pytest.mark.parametrize("tuned", cases(IN_THE_SUBJECT), indirect=True)

@@ -143,6 +143,8 @@ def _program(weights: Any, signature: Any, hangs: bool) -> Any:
         busy = 0
 
         def run(self, inputs: Any) -> Any:
+            if PLACE == "race":
+                time.sleep(SLOW_S / 4)  # both are as fast: only what is near the fastest races
             if hangs:
                 self.calls += 1
                 self.harm()
@@ -154,6 +156,8 @@ def _program(weights: Any, signature: Any, hangs: bool) -> Any:
                 planted("verify")
             if inside("take_turn"):
                 planted("turn")
+                if Path(os.environ.get("RACES", "nowhere")).exists():
+                    planted("race")
             if inside("measure_footprint"):
                 planted("memory")
             if PLACE == "callers":
