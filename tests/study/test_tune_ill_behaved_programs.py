@@ -219,3 +219,4 @@ def test_one_that_no_second_process_can_run_is_told(programs: ModuleType, monkey
     reasons = [] if tuned.study is None else [trial.reason for trial in tuned.study.record.trials]
     assert any("Address already in use" in said for said in (tuned.refusal, *reasons)), (tuned.refusal, reasons)
     assert tuned.study is None or tuned.study.best.recipe.is_reference
+    assert not tuned.refusal or "several processes at once: what one alone may hold (a port" in tuned.refusal

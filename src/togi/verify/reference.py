@@ -60,6 +60,11 @@ _SHOWS_NOTHING = (
     "nothing that the original returns can be compared, so nothing can be proven equal to it: it is another one in "
     "each call, or shows no values"
 )
+_NEEDS_INPUTS = "togi needs inputs on which the original runs."
+_ONE_PROCESS = (
+    "A study runs it in several processes at once: what one alone may hold (a port, a lock on a file) has to be opened "
+    "for each call, or outside of it."
+)
 _MOST_NAMED = 5
 """So many parts that are left out are named, each in a note."""
 
@@ -172,7 +177,7 @@ class _Making:
                         if i < self.samples:
                             raise SubjectError(
                                 f"the module raises on sample {i + 1} of its own inputs: {first_line(error)}. "
-                                "togi needs inputs on which the original runs."
+                                f"{_ONE_PROCESS if isinstance(error, OSError) else _NEEDS_INPUTS}"
                             ) from error
                         left_out.add(i)
                         self._note(
