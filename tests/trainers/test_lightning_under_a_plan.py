@@ -1,7 +1,8 @@
-"""Lightning trains a module under a plan as it does without, and its callback makes the plan."""
+"""Lightning trains a module under a plan or a tuned recipe as it does without, and its callbacks see to that."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from togi.core.errors import FitError
+import togi
+from tests.trainers.small_recipes import recorded
+from togi.core.errors import ArtifactError, FitError
 from togi.footprint.fit.plan import Plan
 from togi.footprint.fit.policies import SavePolicy
 from togi.subject.inputs import as_given
@@ -58,7 +61,7 @@ def _data() -> DataLoader[Any]:
     return DataLoader(TensorDataset(pixels, labels), batch_size=64, shuffle=True)
 
 
-def _trained(folder: Path, *callbacks: Any, plan: Plan | None = None, net: type[Net] = Net, **how: Any) -> Net:
+def _trained(folder: Path, *callbacks: Any, plan: Plan | None = None, net: Callable[[], Net] = Net, **how: Any) -> Net:
     pl.seed_everything(1, verbose=False)
     module = net()
     if plan is not None:
@@ -175,3 +178,92 @@ def test_a_precision_that_is_not_known_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(FitError, match="precision plugin OwnPrecision"):
         _trained(tmp_path, LightningMemoryBudget("1GiB"), plugins=[OwnPrecision("bf16-mixed", "cpu")])
+
+
+def adamw(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=1e-3)
+
+
+def loss_of(module: nn.Module, batch: Any) -> Tensor:
+    pixels, labels = batch
+    return nn.functional.cross_entropy(module(pixels), labels)
+
+
+EXACT: dict[str, Any] = {"recompute": {"keep": 0.5}, "kept_memory": {}}
+
+
+def _recorded(module: Net, **choices: Any) -> togi.TrainingRecipe:
+    plan = Plan(policies=POLICIES) if "recompute" in choices else None
+    return recorded(module, next(iter(_data())), adamw, step=loss_of, plan=plan, **choices)
+
+
+class Watched(pl.Callback):
+    """What is on the module and on its optimizer in each step."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[bool, bool]] = []
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        (optimizer,) = trainer.optimizers
+        self.seen.append(("forward" in vars(pl_module), bool(optimizer.param_groups[0]["fused"])))
+
+
+@pytest.mark.parametrize("choices", [EXACT, {"fused": {}, "threads": {"count": 1}}], ids=["exact", "up to rounding"])
+def test_the_curve_with_a_tuned_recipe_is_the_trainers_own(choices: dict[str, Any], tmp_path: Path) -> None:
+    from togi.trainers.lightning import LightningTunedStep
+
+    plain, watched, threads = _trained(tmp_path), Watched(), torch.get_num_threads()
+    tuned = _trained(tmp_path, LightningTunedStep(_recorded(Net(), **choices)), watched)
+    assert watched.seen == [("recompute" in choices, "fused" in choices)] * 6
+    if choices is EXACT:
+        _same(plain, tuned)
+    assert tuned.losses == pytest.approx(plain.losses, rel=1e-4)
+    assert "forward" not in vars(tuned)
+    assert torch.get_num_threads() == threads
+
+
+class Interrupted(Net):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        if self._trainer is not None and len(self.losses) == 2:
+            raise ValueError("a broken file")
+        return super().training_step(batch, batch_idx)
+
+
+def test_a_recipe_is_off_after_an_exception(tmp_path: Path) -> None:
+    from togi.trainers.lightning import LightningTunedStep
+
+    made: list[Interrupted] = []
+    watched = Watched()
+
+    def net() -> Interrupted:
+        made.append(Interrupted())
+        return made[0]
+
+    with pytest.raises(ValueError, match="a broken file"):
+        _trained(tmp_path, LightningTunedStep(_recorded(Interrupted(), **EXACT)), watched, net=net)
+    assert watched.seen == [(True, False)] * 3
+    assert "forward" not in vars(made[0])
+
+
+def test_a_recipe_of_another_training_is_refused(tmp_path: Path) -> None:
+    from togi.trainers.lightning import LightningTunedStep
+
+    class WithMomentum(Net):
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=1e-3, momentum=0.9)
+
+    class WithTwo(Net):
+        def configure_optimizers(self) -> Any:
+            return [torch.optim.SGD(part.parameters(), lr=1e-3) for part in (self.body, self.head)]
+
+        def training_step(self, batch: Any, batch_idx: int) -> None:
+            """With several optimizers a loop is the user's own."""
+
+    WithTwo.automatic_optimization = False
+    recipe = _recorded(WithMomentum(), fused={})
+    with pytest.raises(ArtifactError, match=r"the optimizer is SGD and was AdamW.* run 'togi tune --train'"):
+        _trained(tmp_path, LightningTunedStep(recipe), net=WithMomentum)
+    with pytest.raises(ArtifactError, match=r"it is Net.* and was WithMomentum"):
+        _trained(tmp_path, LightningTunedStep(recipe))
+    with pytest.raises(FitError, match="2 optimizers: a recipe is for a step with one"):
+        _trained(tmp_path, LightningTunedStep(recipe), net=WithTwo)

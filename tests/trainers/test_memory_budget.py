@@ -14,11 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from tests.trainers.small_recipes import Wraps
 from togi.core.errors import FitError
 from togi.footprint.fit.forward import forward_of
 from togi.footprint.fit.plan import Plan
 from togi.footprint.fit.policies import Chunk, SavePolicy
 from togi.subject.architecture import architecture_of
+from togi.subject.optimizers import unwrapped
 from togi.trainers.memory_budget import MemoryBudget, largest_batch, optimizer_name
 
 
@@ -100,6 +102,26 @@ def test_the_state_that_counts_is_that_of_the_optimizer() -> None:
     for kind in (torch.optim.Adam, torch.optim.AdamW):
         with pytest.raises(FitError, match=f"{kind.__name__} with amsgrad .* is not known"):
             optimizer_name(kind(parameters, amsgrad=True), "")
+
+
+class Slow(torch.optim.Optimizer):
+    """As Lookahead: it computes something of its own from what another does."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        super().__init__(optimizer.param_groups, {})
+        self.optimizer = optimizer
+
+
+def test_what_wraps_an_optimizer_is_looked_through_and_what_computes_is_not() -> None:
+    adam = torch.optim.Adam([nn.Parameter(torch.ones(2))])
+    for wrapped in (adam, Wraps(adam), Wraps(Wraps(adam)), SimpleNamespace(optimizer=adam)):
+        assert unwrapped(wrapped) is adam
+    slow = Slow(adam)
+    assert unwrapped(slow) is slow
+    assert unwrapped(Wraps(slow)) is slow
+    assert unwrapped(None) is None
+    with pytest.raises(FitError, match=r"Slow .* is not known"):
+        optimizer_name(Wraps(slow), "")
 
 
 def test_a_plan_from_a_file_is_used_and_taken_away(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,5 @@
-"""The Trainer of transformers trains a model under a plan as it does without, and its callback makes the plan."""
+"""The Trainer of transformers trains a model under a plan or a tuned recipe as it does without, and its callbacks see
+to that."""
 
 from __future__ import annotations
 
@@ -9,7 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from togi.core.errors import FitError
+import togi
+from tests.trainers.small_recipes import recorded
+from togi.core.errors import ArtifactError, FitError
 from togi.footprint.fit.plan import Plan
 from togi.footprint.fit.policies import SavePolicy
 
@@ -59,7 +62,9 @@ def _rows() -> list[dict[str, Any]]:
     return [{"input_ids": row, "labels": row, "source": 7} for row in tokens]
 
 
-def _trained(folder: Path, model: nn.Module, *callbacks: Any, accumulated: int = 1) -> tuple[list[Any], nn.Module]:
+def _trained(
+    folder: Path, model: nn.Module, *callbacks: Any, accumulated: int = 1, **how: Any
+) -> tuple[list[Any], nn.Module]:
     from transformers import Trainer, TrainingArguments
 
     args = TrainingArguments(
@@ -73,6 +78,7 @@ def _trained(folder: Path, model: nn.Module, *callbacks: Any, accumulated: int =
         use_cpu=True,
         seed=1,
         disable_tqdm=True,
+        **how,
     )
     trainer = Trainer(model=model, args=args, train_dataset=_rows(), callbacks=list(callbacks))
     trainer.train()
@@ -115,3 +121,68 @@ def test_what_does_not_fit_is_said_in_words_of_the_trainer(tmp_path: Path) -> No
 
     with pytest.raises(FitError, match="per_device_train_batch_size"):
         _trained(tmp_path, language_model(), TrainerMemoryBudget("1KiB", time_limit="30s"))
+
+
+def adamw(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=1e-3)
+
+
+def loss_of(model: nn.Module, batch: Any) -> Tensor:
+    return model(**batch)["loss"]
+
+
+EXACT: dict[str, Any] = {"recompute": {"keep": 0.5}, "kept_memory": {}}
+
+
+def _recorded(model: nn.Module, **choices: Any) -> togi.TrainingRecipe:
+    tokens = torch.tensor([row["input_ids"] for row in _rows()[:4]])
+    plan = Plan(policies=POLICIES) if "recompute" in choices else None
+    return recorded(model, {"input_ids": tokens, "labels": tokens}, adamw, step=loss_of, plan=plan, **choices)
+
+
+@pytest.mark.parametrize("accumulated", [1, 2])
+@pytest.mark.parametrize("choices", [EXACT, {"fused": {}}], ids=["exact", "up to rounding"])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_curve_with_a_tuned_recipe_is_the_trainers_own(
+    name: str, choices: dict[str, Any], accumulated: int, tmp_path: Path
+) -> None:
+    from transformers import TrainerCallback
+
+    from togi.trainers.transformers import TrainerTunedStep
+
+    seen: list[tuple[bool, bool]] = []
+
+    class Watched(TrainerCallback):
+        def on_step_begin(self, *_: Any, model: Any, optimizer: Any, **__: Any) -> None:
+            seen.append(("forward" in vars(model), bool(optimizer.param_groups[0]["fused"])))
+
+    options: dict[str, Any] = {"accumulated": accumulated, "optim": "adamw_torch"}
+    curve, plain = _trained(tmp_path, MODELS[name](), **options)
+    callback = TrainerTunedStep(_recorded(MODELS[name](), **choices))
+    tuned_curve, tuned = _trained(tmp_path, MODELS[name](), callback, Watched(), **options)
+    assert seen == [("recompute" in choices, "fused" in choices)] * 4
+    assert "forward" not in vars(tuned)
+    if choices is EXACT:
+        assert tuned_curve == curve
+        for key, value in plain.state_dict().items():
+            assert torch.equal(value, tuned.state_dict()[key]), key
+    for one, two in zip(tuned_curve, curve, strict=True):
+        assert one == pytest.approx(two, rel=1e-3)
+
+
+def test_a_recipe_is_off_after_an_exception_and_another_optimizer_is_refused(tmp_path: Path) -> None:
+    from transformers import TrainerCallback
+
+    from togi.trainers.transformers import TrainerTunedStep
+
+    class Breaks(TrainerCallback):
+        def on_step_end(self, *_: Any, model: Any, **__: Any) -> None:
+            assert "forward" in vars(model)
+            raise ValueError("a full disk")
+
+    model, tuned = Classifier(), TrainerTunedStep(_recorded(Classifier(), **EXACT))
+    with pytest.raises(ValueError, match="a full disk"), tuned:
+        _trained(tmp_path, model, tuned, Breaks())
+    assert "forward" not in vars(model)
+    with pytest.raises(ArtifactError, match=r"the optimizer is SGD and was AdamW.* run 'togi tune --train'"):
+        _trained(tmp_path, model, tuned, optim="sgd")

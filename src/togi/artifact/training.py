@@ -32,6 +32,10 @@ TRAINING_RECIPE_VERSION: Final = 1
 _NAMED = 3
 
 
+class LossNeeded(TogiError):
+    """The recipe computes the loss in another way, and was applied without one."""
+
+
 class TrainingRecipe(Record):
     """What was found for a training step, and for which step it was proven."""
 
@@ -100,9 +104,10 @@ class TrainingRecipe(Record):
     def check(self, step: TrainingStep) -> None:
         """Raises ArtifactError for a step that it was not proven for."""
         from togi.subject.architecture import architecture_of, differences_of
+        from togi.subject.optimizers import unwrapped
 
         differences = differences_of(self.architecture, architecture_of(step.original))
-        optimizer = "" if step.optimizer is None else type(step.optimizer).__name__
+        optimizer = "" if step.optimizer is None else type(unwrapped(step.optimizer)).__name__
         if optimizer != self.optimizer:
             differences.insert(0, f"the optimizer is {optimizer or 'missing'} and was {self.optimizer or 'missing'}")
         if differences:
@@ -119,11 +124,12 @@ class TrainingRecipe(Record):
 
         Args:
             module: in training mode; parameters and names stay, and so does the state of the optimizer.
+            optimizer: the one that trains it, as it is or in the wrapper of a trainer (accelerate's, Lightning's).
             step: the loss, ``step(module, sample) -> loss``, with which it was proven. Without it a loop of your own
                 goes on as it is, where the recipe is one of module, optimizer and process alone.
 
         Raises:
-            TogiError: the recipe computes the loss in another way, and there is no ``step``.
+            LossNeeded: the recipe computes the loss in another way, and there is no ``step``.
             ArtifactError: the module or the optimizer is of another kind than it was proven for. Nothing is changed.
             Refused: it cannot be done in this process, such as an allocator that was not preloaded.
         """
@@ -137,7 +143,7 @@ class TrainingRecipe(Record):
             raise (failed.__cause__ or failed) from None
         if step is None and built.loss is not plain.loss:
             built.undo()
-            raise TogiError(
+            raise LossNeeded(
                 f"{self.recipe.label} computes the loss in another way, so it needs it: give step=, a function "
                 "step(module, sample) -> loss, and take applied.loss(sample) in the loop"
             )
@@ -154,13 +160,14 @@ def as_it_is(
 def _plain(
     module: nn.Module, optimizer: Optimizer | None, step: Callable[..., Any] | None, own_loop: bool
 ) -> TrainingStep:
+    from togi.subject.optimizers import unwrapped
     from togi.subject.training import TrainingStep, checked_loss, mean_of_outputs
 
     return TrainingStep(
         module=module,
         samples=(),
         loss=mean_of_outputs if step is None else checked_loss(step),
-        optimizer=optimizer,
+        optimizer=unwrapped(optimizer),
         train_step=_loop_of_the_user if own_loop and step is None else None,
     )
 

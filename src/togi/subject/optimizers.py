@@ -52,6 +52,17 @@ def made_optimizer(make: MakeOptimizer, module: nn.Module) -> Optimizer:
     return optimizer
 
 
+def unwrapped(optimizer: Any) -> Any:
+    """The optimizer itself, where a trainer (accelerate's, Lightning's) has put a wrapper around it.
+
+    What holds another optimizer and keeps a state of its own, as Lookahead does, computes something: it stays.
+    """
+    inner = getattr(optimizer, "optimizer", None)
+    while isinstance(inner, Optimizer) and getattr(optimizer, "state", inner.state) is inner.state:
+        optimizer, inner = inner, getattr(inner, "optimizer", None)
+    return optimizer
+
+
 def _check_closure(optimizer: Optimizer) -> None:
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is closure.empty:

@@ -1,4 +1,5 @@
-"""For Lightning: ``Trainer(callbacks=[togi.lightning.LightningMemoryBudget("8GiB")])``."""
+"""For Lightning: ``Trainer(callbacks=[togi.lightning.LightningMemoryBudget("8GiB")])``, and
+``LightningTunedStep("step.togi")`` for what ``togi tune --train`` found."""
 
 from __future__ import annotations
 
@@ -13,9 +14,11 @@ from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.plugins.precision import DoublePrecision, HalfPrecision, MixedPrecision, Precision
 from torch import Tensor
 
+from togi.artifact.training import TrainingRecipe
 from togi.core.errors import FitError
 from togi.subject.inputs import Inputs
 from togi.trainers.memory_budget import MemoryBudget, largest_batch, on_device_of, optimizer_name
+from togi.trainers.tuned_step import TunedStep
 
 _SMALLER = (
     "Lower the batch_size of the DataLoader and raise accumulate_grad_batches of the Trainer as much, which gives the "
@@ -66,17 +69,14 @@ class LightningMemoryBudget(Callback):
         self.sample = sample
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
-        _check_one_process(trainer)
-        if len(trainer.optimizers) != 1:
-            raise FitError(
-                f"configure_optimizers returned {len(trainer.optimizers)} optimizers: a plan is for a step with one"
-            )
+        _check_one_process(trainer, "LightningMemoryBudget plans for one device")
+        optimizer = _only_optimizer(trainer, "a plan")
         autocast, default = _precision_of(trainer.precision_plugin)
         self.budget.begin(
             pl_module,
             lambda: on_device_of(pl_module, _as_argument(self._batch(trainer))),
             partial(training_loss, autocast=autocast, default=default),
-            optimizer=lambda: optimizer_name(trainer.optimizers[0], _KNOWN),
+            optimizer=lambda: optimizer_name(optimizer, _KNOWN),
             autocast=autocast,
             accumulates=trainer.accumulate_grad_batches > 1,
             remedy=f"{_SMALLER}.",
@@ -98,6 +98,42 @@ class LightningMemoryBudget(Callback):
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         self.budget.end()
+
+
+class LightningTunedStep(Callback):
+    """Runs training steps with the recipe that ``togi tune --train`` found for the module and its optimizer.
+
+    It is put on when the training begins, and taken off when it ends, also by an exception. What ``training_step``
+    computes by calling ``self(...)`` runs in it.
+    """
+
+    def __init__(self, recipe: TrainingRecipe | str | Path) -> None:
+        """
+        Args:
+            recipe: the record, or what ``togi tune --train --out`` wrote.
+
+        Raises:
+            ArtifactError: there is none of this version there.
+        """
+        super().__init__()
+        self.tuned = TunedStep(recipe)
+
+    def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
+        _check_one_process(trainer, "LightningTunedStep holds a recipe that was proven on one device")
+        optimizer = _only_optimizer(trainer, "a recipe")
+        plugin = trainer.precision_plugin
+        autocast, _ = _PRECISIONS.get(type(plugin), {}).get(plugin.precision, (None, None))
+        self.tuned.begin(pl_module, optimizer, autocast=autocast)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        self.remove()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        """Take the recipe off, where it is still on."""
+        self.tuned.end()
 
 
 def training_loss(module: Any, batch: Any, *, autocast: str | None, default: str | None) -> Tensor:
@@ -147,9 +183,16 @@ def _as_argument(batch: Any) -> Inputs:
     return Inputs((batch,))
 
 
-def _check_one_process(trainer: Any) -> None:
+def _only_optimizer(trainer: Any, what: str) -> Any:
+    if len(trainer.optimizers) != 1:
+        raise FitError(
+            f"configure_optimizers returned {len(trainer.optimizers)} optimizers: {what} is for a step with one"
+        )
+    return trainer.optimizers[0]
+
+
+def _check_one_process(trainer: Any, what: str) -> None:
     if trainer.world_size > 1:
         raise FitError(
-            f"LightningMemoryBudget plans for one device, and this Trainer runs on {trainer.world_size}: give "
-            "Trainer(devices=1), or leave the callback out"
+            f"{what}, and this Trainer runs on {trainer.world_size}: give Trainer(devices=1), or leave the callback out"
         )

@@ -26,6 +26,7 @@ from togi.footprint.fit.result import FitResult
 from togi.footprint.requests import FitRequest
 from togi.subject.behaviour import cuda_devices
 from togi.subject.inputs import Inputs
+from togi.subject.optimizers import unwrapped
 from togi.torch_internals.tensors import tensors_of
 from togi.worker.footprint_calls import FIT
 from togi.worker.hand_over import handed_over
@@ -82,7 +83,7 @@ class MemoryBudget:
         if self.plan_file is not None and self.plan_file.exists():
             left_bytes = self.memory_bytes - _kept_bytes(module, accumulates)
             self.plan = _read(self.plan_file, autocast or NO_AUTOCAST, left_bytes)
-            self.say(f"{self.plan} (read from {self.plan_file})")
+            say(f"{self.plan} (read from {self.plan_file})")
         else:
             plan = self._planned(module, batch(), step, optimizer(), accumulates, remedy)
             self.plan = plan.model_copy(update={"autocast": autocast or NO_AUTOCAST})
@@ -105,13 +106,13 @@ class MemoryBudget:
             time_limit_s=self.time_limit_s,
         )
         with handed_over(module, batch, {"step": step}) as (ref, name):
-            self.result = FIT(ref, request, device=device, on_phase=self.say, on_wait=self.say)
+            self.result = FIT(ref, request, device=device, on_phase=say, on_wait=say)
         if not self.result.fits:
             raise FitError(
                 f"a training step of {name} does not fit {size(self.memory_bytes)}: the least that was found is "
                 f"{size(self.result.chosen.peak_bytes + kept_bytes)}. {remedy}"
             )
-        self.say(str(self.result))
+        say(str(self.result))
         return self.result.plan.model_copy(update={"subject": name})
 
     def step_begins(self) -> None:
@@ -142,16 +143,17 @@ class MemoryBudget:
         if self._times and self.plan.policies:
             with suppress(RuntimeError):  # of a device that has failed: what ended the training tells more
                 took = milliseconds(self.step_ms)
-                self.say(f"{plural(self._steps, 'step')} under the plan took {took} in the median")
+                say(f"{plural(self._steps, 'step')} under the plan took {took} in the median")
 
     @property
     def step_ms(self) -> float:
         """The median of the latest steps."""
         return statistics.median(_ms_between(began, ended) for began, ended in self._times)
 
-    def say(self, text: str) -> None:
-        """To whoever watches the training."""
-        print(printable(f"togi: {text}"), file=sys.stderr)
+
+def say(text: str) -> None:
+    """To whoever watches the training."""
+    print(printable(f"togi: {text}"), file=sys.stderr)
 
 
 def _take_away(module: nn.Module, plan: Plan | None) -> None:
@@ -248,7 +250,7 @@ def optimizer_name(optimizer: Any, remedy: str) -> str:
     Raises:
         FitError: it is another one; ``remedy`` says what to do.
     """
-    inner = getattr(optimizer, "optimizer", optimizer)  # of accelerate and Lightning
+    inner = unwrapped(optimizer)
     amsgrad = any(group.get("amsgrad") for group in getattr(inner, "param_groups", ()))  # one state more
     if type(inner) in _OPTIMIZERS and not amsgrad:
         return _OPTIMIZERS[type(inner)]

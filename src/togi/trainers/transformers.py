@@ -1,4 +1,5 @@
-"""For the ``Trainer`` of transformers: ``Trainer(..., callbacks=[togi.transformers.TrainerMemoryBudget("8GiB")])``."""
+"""For the ``Trainer`` of transformers: ``Trainer(..., callbacks=[togi.transformers.TrainerMemoryBudget("8GiB")])``, and
+``TrainerTunedStep("step.togi")`` for what ``togi tune --train`` found."""
 
 from __future__ import annotations
 
@@ -10,9 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import TrainerCallback
+from typing_extensions import Self
 
+from togi.artifact.training import TrainingRecipe
 from togi.core.errors import FitError
-from togi.trainers.memory_budget import MemoryBudget, largest_batch, on_device_of, optimizer_name
+from togi.trainers.memory_budget import MemoryBudget, largest_batch, on_device_of, optimizer_name, say
+from togi.trainers.tuned_step import TunedStep
 
 _SMALLER = (
     "Lower per_device_train_batch_size and raise gradient_accumulation_steps as much in TrainingArguments, which gives "
@@ -51,7 +55,7 @@ class TrainerMemoryBudget(TrainerCallback):
         self.sample = sample
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **given: Any) -> None:
-        _check_one_process(args)
+        _check_one_process(args, "TrainerMemoryBudget plans for one device")
         autocast = _autocast_dtype(args)
         self.budget.begin(
             model,
@@ -63,7 +67,7 @@ class TrainerMemoryBudget(TrainerCallback):
             remedy=f"{_SMALLER}.",
         )
         for note in _not_covered(args):
-            self.budget.say(note)
+            say(note)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.budget.step_begins()
@@ -73,6 +77,41 @@ class TrainerMemoryBudget(TrainerCallback):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.budget.end()
+
+
+class TrainerTunedStep(TrainerCallback):
+    """Runs training steps with the recipe that ``togi tune --train`` found for the model and its optimizer.
+
+    It is put on when the training begins, and taken off when it ends. A Trainer tells no callback of an exception: then
+    ``remove``, the end of a ``with`` block around the training, or the next training of the model takes it off.
+    """
+
+    def __init__(self, recipe: TrainingRecipe | str | Path) -> None:
+        """
+        Args:
+            recipe: the record, or what ``togi tune --train --out`` wrote.
+
+        Raises:
+            ArtifactError: there is none of this version there.
+        """
+        self.tuned = TunedStep(recipe)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **given: Any) -> None:
+        _check_one_process(args, "TrainerTunedStep holds a recipe that was proven on one device")
+        self.tuned.begin(model, given.get("optimizer"), autocast=_autocast_dtype(args))
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        """Take the recipe off, where it is still on."""
+        self.tuned.end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
 
 
 def loss_of(model: nn.Module, sample: Mapping[str, Any], *, dtype: str | None) -> Tensor:
@@ -108,9 +147,9 @@ def _not_covered(args: Any) -> Iterator[str]:
         yield "a model under a plan runs eagerly, so torch_compile has no effect on its steps"
 
 
-def _check_one_process(args: Any) -> None:
+def _check_one_process(args: Any, what: str) -> None:
     if args.world_size > 1 or args.n_gpu > 1:
         raise FitError(
-            f"TrainerMemoryBudget plans for one device, and this Trainer runs on {max(args.world_size, args.n_gpu)} "
+            f"{what}, and this Trainer runs on {max(args.world_size, args.n_gpu)} "
             f"({args.parallel_mode.value}): set CUDA_VISIBLE_DEVICES to one, or leave the callback out"
         )

@@ -12,6 +12,7 @@ from togi.subject.architecture import repeated_parts
 from togi.subject.behaviour import GeneratorStates, seed_all
 from togi.subject.inputs import Inputs, with_own_containers
 from togi.subject.inventory import class_name, count_functions, count_modules, parameter_facts, shared_parameters
+from togi.subject.optimizers import unwrapped
 from togi.subject.signature import Signature
 from togi.subject.training import TrainingStep
 from togi.verify.step_truth import explained_step
@@ -56,7 +57,7 @@ def survey_step(step: TrainingStep, *, seed: int, machine: Machine) -> Survey:
         latency_ms=sum(phases.values()),
         phases_ms=phases if device == "cpu" else {},  # on a GPU the host only starts what they take
         train=True,
-        optimizer="" if step.optimizer is None else type(step.optimizer).__name__,
+        optimizer="" if step.optimizer is None else type(unwrapped(step.optimizer)).__name__,
         optimizer_options=_options_of(step),
         own_loop=step.train_step is not None,
         blocks=tuple(map(len, repeated_parts(step.original))),
