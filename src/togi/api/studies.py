@@ -12,12 +12,14 @@ from togi.study.progress import Progress
 
 
 def repro(study: Study, recipe: str, out: str | Path, *, progress: Progress | None = None) -> Path:
-    """Write a folder that repeats one trial of ``study`` without togi: script, model, inputs, expected outputs.
+    """Write a folder that repeats one trial of ``study`` without togi: script, model, inputs, expected outputs. Of a
+    training step it is a script alone, with a function to paste.
 
     Args:
         recipe: its id, the first digits of it, or its label.
 
-    Raises TogiError: no such trial, a live subject, or a recipe that has no script form (with the reason).
+    Raises TogiError: no such trial, a live subject that would have to be loaded again, or a recipe that has no script
+    form (with the reason).
     """
     need_torch("repro")
     from togi.study.repro import write_repro

@@ -27,6 +27,7 @@ _KEEP_ALL = {_M_TRIM_THRESHOLD: 2**31 - 1, _M_MMAP_MAX: 0}
 """Blocks of any size come from the heap and stay there: the threshold above ends at 32 MiB."""
 _LEARNED = {_M_TRIM_THRESHOLD: 64 * 2**20, _M_MMAP_THRESHOLD: 32 * 2**20, _M_MMAP_MAX: 65_536}
 """Where glibc's learning ends in a process that frees large blocks. Setting anything ends it for good."""
+_NAMES = {_M_TRIM_THRESHOLD: "M_TRIM_THRESHOLD", _M_MMAP_THRESHOLD: "M_MMAP_THRESHOLD", _M_MMAP_MAX: "M_MMAP_MAX"}
 _CHOSEN_BY = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 NOT_SET = "malloc of this process is not glibc's, or the environment has its settings"
 """Why a technique that sets malloc is refused."""
@@ -61,6 +62,21 @@ def keep_as_learned() -> None:
     """Undo ``keep_all_memory`` or ``return_freed_memory``: malloc keeps what it would by now have learned to keep."""
     if _set(_LEARNED):
         trim()
+
+
+def lines_that_keep_all() -> str:
+    """Python that does what ``keep_all_memory`` does, without togi."""
+    return _lines(_KEEP_ALL)
+
+
+def lines_that_return() -> str:
+    """Python that does what ``return_freed_memory`` does, without togi."""
+    return f"{_lines(_RETURN)}\nlibc.malloc_trim(0)"
+
+
+def _lines(thresholds: dict[int, int]) -> str:
+    calls = [f"libc.mallopt({name}, {size})  # {_NAMES[name]}" for name, size in thresholds.items()]
+    return "\n".join(["import ctypes", "libc = ctypes.CDLL(None)", *calls])
 
 
 def with_own_heap(work: Callable[[], R]) -> R:

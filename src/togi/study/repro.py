@@ -1,4 +1,5 @@
-"""``togi report --repro``: the folder that repeats one trial of a recorded study without togi."""
+"""``togi report --repro``: the folder that repeats one trial of a recorded study without togi. That of a training step
+(``repro_step``) holds a function to paste, since the step is the user's own code."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from togi.core.recipe import ProgramRecipe, Recipe
 from togi.core.records import Facts, Record, Study
 from togi.machine.describe import machine
 from togi.study.progress import Progress
+from togi.study.repro_step import write_step_repro
 from togi.subject.locator import check_locator
 from togi.subject.signature import Signature
 from togi.worker.call import ChildCall
@@ -55,13 +57,10 @@ def write_repro(study: Study, name: str, out: Path, progress: Progress) -> Path:
         raise TogiError(
             f"'{recipe.label}' has no repro script: its parts run inside of the program, which is Python code"
         )
-    if recipe.trains:
-        raise TogiError(
-            f"'{recipe.label}' is of a training step, which is code of your own: its record says all of it "
-            "(togi.TrainingRecipe), and applies it to your model"
-        )
     if os.path.lexists(out):
         raise OutputExistsError(f"{out} exists already: give another folder")
+    if recipe.trains:
+        return write_step_repro(study, recipe, out, progress)
     check_locator(study.subject)
     facts = study.facts
     ref, seed = SubjectRef.here("locator", study.subject), int(study.settings.get("seed", 0))

@@ -6,7 +6,6 @@ precision of the recipe are in the exported model already; the engine and the ru
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,17 +15,16 @@ from torch import Tensor
 
 from togi.artifact.links import EAGER
 from togi.core.errors import Refused, TogiError
-from togi.core.printable import one_line
 from togi.core.records import Choice, Recipe, Stage
 from togi.graph.candidate import Candidate
 from togi.graph.capture import export
 from togi.study.repro import ReproRequest, ReproWritten
+from togi.study.repro_step import BlockNames, BlocksAsked, check_options, quoted
+from togi.subject.architecture import repeated_parts
 from togi.subject.inputs import Subject
 from togi.techniques import Engine, technique
 from togi.techniques.build import build, classify, first_candidate
 from togi.torch_internals.archive import save_exported
-
-_WORD = re.compile(r"[\w.,:/+-]*")
 
 _SCRIPT = '''"""Repeats the trial "{label}" of {subject} without togi.
 
@@ -97,12 +95,18 @@ def write(subject: Subject, request: ReproRequest) -> ReproWritten:
     return ReproWritten()
 
 
+def names_of_blocks(subject: Subject, request: BlocksAsked) -> BlockNames:  # noqa: ARG001 - it is typed
+    """Of the module's blocks that repeat; runs in a child."""
+    repeated = {id(part) for parts in repeated_parts(subject.module) for part in parts}
+    return BlockNames(names=tuple(name for name, part in subject.module.named_modules() if id(part) in repeated))
+
+
 def _write(recipe: Recipe, start: Candidate, subject: str, folder: Path) -> None:
     """``start`` is the subject before any technique.
 
     Raises Refused: the model cannot be exported, or the engine or another technique has no script form.
     """
-    _check_options(recipe)
+    check_options(recipe)
     settings, lines = _settings(recipe), _engine_lines(recipe)
     graph_stages = (Stage.REWRITE, Stage.LAYOUT, Stage.PRECISION)
     prefix = Recipe(choices=tuple(c for c in recipe.choices if c.stage in graph_stages))
@@ -113,14 +117,6 @@ def _write(recipe: Recipe, start: Candidate, subject: str, folder: Path) -> None
     save_file(_named(_eager_outputs(start)), folder / "expected.safetensors")
     script = _script(recipe, subject, settings, lines, prefix, start.signature.devices)
     (folder / "repro.py").write_text(script, encoding="utf-8")
-
-
-def _check_options(recipe: Recipe) -> None:
-    """Options become a part of the script. Raises Refused for one that is more than a word."""
-    for choice in recipe.choices:
-        for name, value in choice.options.items():
-            if not _WORD.fullmatch(f"{name}{value}"):
-                raise Refused(f"the option {name}={value!r} of {choice.technique} is none of togi's")
 
 
 def _settings(recipe: Recipe) -> str:
@@ -168,21 +164,16 @@ def _script(recipe: Recipe, subject: str, settings: str, lines: str, prefix: Rec
     """``devices``: of every flat input."""
     needed = [p.distribution for c in recipe.choices for p in technique(c.technique).packages]
     return _SCRIPT.format(
-        label=_quoted(recipe.label),
-        subject=_quoted(subject),
+        label=quoted(recipe.label),
+        subject=quoted(subject),
         torch=torch.__version__,
         packages="".join(f", {name}" for name in needed),
-        rewritten=f", after {_quoted(prefix.label)}" if prefix.choices else "",
+        rewritten=f", after {quoted(prefix.label)}" if prefix.choices else "",
         settings=settings,
         devices=list(devices),
         context=_context(recipe),
         engine="\n".join(f"    {line}" for line in lines.splitlines()),
     )
-
-
-def _quoted(text: str) -> str:
-    """Fit to stand in the script's docstring, which it cannot end."""
-    return one_line(text).replace("\\", "/").replace('"', "'")
 
 
 def _context(recipe: Recipe) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from togi.core.errors import Refused
 from togi.core.packages import installed
-from togi.core.records import Choice, Facts, Machine, Scalar, Stage, Unused
+from togi.core.records import Choice, Facts, Machine, Recipe, Scalar, Stage, Unused
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate, Program
@@ -205,6 +205,16 @@ class Technique(Remedy):
             Refused: when only building could show that it does not apply.
         """
         raise Refused(f"{self.id} is not for training steps")
+
+    def step_lines(self, options: Options, recipe: Recipe, facts: Facts) -> str | None:
+        """Python that does what ``apply_step`` does to a step before its first run, for a script without togi. It
+        changes ``module`` and ``optimizer`` in place, and may define another ``loss``, a function of a module and a
+        batch. Empty: nothing. None: there is no such form of a few lines.
+
+        Args:
+            recipe: all that is chosen together with it.
+        """
+        return None
 
 
 class StepTechnique(Technique):

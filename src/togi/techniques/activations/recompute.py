@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from togi.core.errors import FitError, Refused
 from togi.core.quantities import plural, size
-from togi.core.records import Facts, Stage
+from togi.core.records import Facts, Recipe, Stage
 from togi.techniques.base import Applies, Options, Refuses, StepTechnique
 
 if TYPE_CHECKING:
@@ -92,6 +92,11 @@ class Recompute(StepTechnique):
         except FitError as error:
             raise Refused(str(error).rstrip(".")) from None
         return step.changed(lambda: plan.remove(step.module), _in_words(plan), plan=plan)
+
+    def step_lines(self, options: Options, recipe: Recipe, facts: Facts) -> str | None:
+        if recipe.find("torch_compile") is None:
+            return None  # a plan
+        return f"import torch._functorch.config\ntorch._functorch.config.activation_memory_budget = {_share(options)}"
 
 
 def _share(options: Options) -> float:

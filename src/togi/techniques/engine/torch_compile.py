@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from togi.core.errors import Refused
-from togi.core.records import Facts
+from togi.core.records import Facts, Recipe
 from togi.techniques.base import IN_PLACE, Applies, Engine, Options, Refuses, no_compiler
 
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from togi.subject.training import TrainingStep
 
 _CUDA_GRAPH_MODES = frozenset({"reduce-overhead", "max-autotune"})
+BLOCK_NAMES = "BLOCKS"
+"""In lines of a step: stands for the names of blocks that repeat, which the module alone knows."""
 _GRAPHS_IN_THREADS = "2.14"
 """CUDA graph trees belong to the thread that made them before this torch (pytorch #123177): threads take turns."""
 
@@ -95,6 +97,14 @@ class TorchCompile(Engine):
         from togi.techniques.engine.programs.compiled_step import compiled_step
 
         return compiled_step(step, options)
+
+    def step_lines(self, options: Options, recipe: Recipe, facts: Facts) -> str:
+        drawn = "options={'fallback_random': True}" if options.get("eager_random") else ""
+        if options.get("of") == "loss":
+            return f"loss = torch.compile({', '.join(filter(None, ['loss', drawn]))})"
+        if options.get("of") == "module":
+            return f"module.compile({drawn})"
+        return f"for name in {BLOCK_NAMES}:\n    module.get_submodule(name).compile({drawn})"
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
         from togi.techniques.engine.programs.compiled import FreshOutputs, compile_call, graph_notes

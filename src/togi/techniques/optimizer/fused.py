@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from togi.core.errors import Refused
-from togi.core.records import Facts, Stage
+from togi.core.records import Facts, Recipe, Stage
 from togi.techniques.base import Applies, Options, Refuses, StepTechnique
 
 if TYPE_CHECKING:
@@ -70,3 +70,8 @@ class Fused(StepTechnique):
             groups.release()
 
         return step.changed(undo)
+
+    def step_lines(self, options: Options, recipe: Recipe, facts: Facts) -> str:
+        return """\
+for group in optimizer.param_groups:
+    group.update(fused=True, foreach=None)"""

@@ -4,11 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from togi.core.records import Facts, Recipe
 from togi.techniques.base import Options
 from togi.techniques.half_precision import HalfPrecision
 
 if TYPE_CHECKING:
     from togi.subject.training import TrainingStep
+
+
+_LINES = """\
+loss_as_it_is = loss
+
+def loss(module, batch):
+    with torch.autocast("{device}", torch.bfloat16):
+        return loss_as_it_is(module, batch)"""
+_LINES_OF_OWN_LOOP = """\
+forward = module.forward
+
+def forward_in_bf16(*args, **kwargs):
+    with torch.autocast("{device}", torch.bfloat16):
+        return forward(*args, **kwargs).float()  # of one tensor: cast each where it returns several
+
+module.forward = forward_in_bf16"""
 
 
 class Bf16(HalfPrecision):
@@ -46,3 +63,6 @@ class Bf16(HalfPrecision):
         from togi.techniques.precision.lowering.cast import step_under_autocast
 
         return step_under_autocast(step, torch.bfloat16)
+
+    def step_lines(self, options: Options, recipe: Recipe, facts: Facts) -> str:
+        return (_LINES_OF_OWN_LOOP if facts.own_loop else _LINES).format(device=facts.device)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from togi.core.errors import Refused
-from togi.core.records import Facts, Stage, Unused
+from togi.core.records import Facts, Recipe, Stage, Unused
 from togi.machine.describe import DEBIAN_PACKAGES, installed_allocators
 from togi.techniques.base import Applies, Options, Refuses, Technique
 
@@ -71,6 +71,9 @@ class Allocator(Technique):
 
     def repro_setting(self, options: Options) -> str:
         return f"# run it with LD_PRELOAD set to {options.get('name')}"
+
+    def step_lines(self, options: Options, recipe: Recipe, facts: Facts) -> str:
+        return self.repro_setting(options)
 
     def apply_step(self, step: TrainingStep, options: Options) -> TrainingStep:
         path = _checked(str(options.get("name")), installed_allocators())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from togi.core.records import Facts, Stage
+from togi.core.records import Facts, Recipe, Stage
 from togi.techniques.base import Applies, Options, Refuses, StepTechnique
 
 if TYPE_CHECKING:
@@ -40,3 +40,6 @@ class PlainStep(StepTechnique):
 
     def apply_step(self, step: TrainingStep, options: Options) -> TrainingStep:
         return step
+
+    def step_lines(self, options: Options, recipe: Recipe, facts: Facts) -> str:
+        return ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from togi.core.errors import Refused
-from togi.core.records import Facts, Stage
+from togi.core.records import Facts, Recipe, Stage
 from togi.techniques.base import Applies, Options, Refuses, StepTechnique
 
 if TYPE_CHECKING:
@@ -55,3 +55,8 @@ class ReturnedMemory(StepTechnique):
         if not return_freed_memory():
             raise Refused(NOT_SET)
         return step.changed(keep_as_learned)
+
+    def step_lines(self, options: Options, recipe: Recipe, facts: Facts) -> str:
+        from togi.measure.allocator import lines_that_return
+
+        return lines_that_return()

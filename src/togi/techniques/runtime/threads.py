@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from togi.core.callers import MOST_THREADS
 from togi.core.errors import Refused
-from togi.core.records import Facts, Stage
+from togi.core.records import Facts, Recipe, Stage
 from togi.techniques.base import Applies, Options, Refuses, Technique
 
 if TYPE_CHECKING:
@@ -71,6 +71,9 @@ class Threads(Technique):
 
     def repro_setting(self, options: Options) -> str:
         return f"torch.set_num_threads({_count(options)})"
+
+    def step_lines(self, options: Options, recipe: Recipe, facts: Facts) -> str:
+        return self.repro_setting(options)
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
         return with_threads(candidate, _count(options))
