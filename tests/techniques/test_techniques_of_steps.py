@@ -4,6 +4,7 @@ it cannot work."""
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from tests.small_modules import ComputesWith
 from togi.core.errors import Refused
 from togi.core.records import Facts
+from togi.machine import describe
 from togi.machine.describe import machine
 from togi.subject.inputs import Subject
 from togi.subject.training import TrainingStep
@@ -20,6 +22,7 @@ from togi.techniques import Applies, all_techniques, technique
 from togi.techniques.base import Options, Refuses
 from togi.techniques.build import StepFailed, build_step
 from togi.techniques.registry import recipe
+from togi.techniques.runtime import allocator
 from togi.verify.step_truth import make_step_truth
 from togi.verify.training import StepTruth, verify_step, warm_copy
 from togi.worker.training_survey import survey_step
@@ -49,9 +52,29 @@ def truth() -> StepTruth:
     return make_step_truth(step_of(), seed=1)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(autouse=True)
+def preloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any library that this process has mapped stands in for an allocator that it was started with."""
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    mapped = next(line.split()[-1] for line in maps if "libtorch" in line)
+    for user in (allocator, describe):
+        monkeypatch.setattr(user, "installed_allocators", lambda: {"mimalloc": mapped})
+
+
+@pytest.fixture
 def facts() -> Facts:
     return survey_step(step_of(), seed=0, machine=machine("cpu")).facts
+
+
+def test_an_allocator_that_the_process_was_not_started_with_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = step_of()
+    built = technique("allocator").apply_step(step, {"name": "mimalloc"})
+    assert "needs LD_PRELOAD=" in built.notes[-1]
+    with pytest.raises(Refused, match="apt-get install libjemalloc2"):
+        technique("allocator").apply_step(step, {"name": "jemalloc"})
+    monkeypatch.setattr(allocator, "installed_allocators", lambda: {"mimalloc": "/nowhere/libmimalloc.so.2"})
+    with pytest.raises(Refused, match="this process was not started with LD_PRELOAD=/nowhere/libmimalloc"):
+        technique("allocator").apply_step(step, {"name": "mimalloc"})
 
 
 def here(id: str, facts: Facts) -> list[Options]:
@@ -63,8 +86,6 @@ def here(id: str, facts: Facts) -> list[Options]:
 
 @pytest.mark.parametrize("id", [pytest.param(id, marks=SLOW if id == "torch_compile" else ()) for id in OF_STEPS])
 def test_it_is_right_where_it_applies(id: str, truth: StepTruth, facts: Facts) -> None:
-    if id == "allocator":
-        pytest.skip("it needs a process of its own")
     for options in here(id, facts):
         undone: list[TrainingStep] = []
 
@@ -99,8 +120,6 @@ def traces(step: TrainingStep) -> dict[str, Any]:
 
 @pytest.mark.parametrize("id", OF_STEPS)
 def test_it_is_undone_without_a_trace(id: str, facts: Facts) -> None:
-    if id == "allocator":
-        pytest.skip("it needs a process of its own")
     for options in here(id, facts):
         step = step_of()
         step.run(step.samples[0])
@@ -114,8 +133,6 @@ def test_it_is_undone_without_a_trace(id: str, facts: Facts) -> None:
 @pytest.mark.parametrize("id", [pytest.param(id, marks=SLOW if id == "torch_compile" else ()) for id in OF_STEPS])
 def test_a_step_that_was_proven_goes_on_as_one_that_nobody_observed(id: str, truth: StepTruth, facts: Facts) -> None:
     """It is measured afterwards, from the warm state, with all that the technique made of it."""
-    if id == "allocator":
-        pytest.skip("it needs a process of its own")
     for options in here(id, facts):
         proven, other = (
             technique(id).apply_step(warm_copy(truth.step, truth.start, truth.step.samples), options) for _ in range(2)

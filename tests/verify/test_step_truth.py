@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -19,11 +20,13 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tests.small_modules import ComputesWith, Counts
 from togi.core.errors import SubjectError
 from togi.decide.faithful import MAX_UNITS
-from togi.subject.inputs import Subject
+from togi.machine.describe import machine
+from togi.subject.inputs import Inputs, Subject
 from togi.subject.training import Snapshot, TrainingStep, checked_loss
 from togi.techniques import technique
 from togi.verify.step_truth import complete_step_truth, make_step_truth
 from togi.verify.training import StepTruth, verify_step
+from togi.worker.training_survey import survey_step
 
 SAMPLE = torch.linspace(-1, 1, 48).reshape(6, 8)
 
@@ -161,6 +164,139 @@ def on_another_module(other: nn.Module) -> Callable[..., Tensor]:
 def test_a_step_of_ones_own_that_cannot_be_proven_is_explained(train_step: Any, said: str) -> None:
     with pytest.raises(SubjectError, match=said):
         truth_of(net(), train_step=train_step)
+
+
+def backward_inside(module: nn.Module, sample: Tensor) -> Tensor:
+    loss = square(module, sample)
+    loss.backward()
+    return loss
+
+
+def backward_that_keeps_the_graph(module: nn.Module, sample: Tensor) -> Tensor:
+    loss = square(module, sample)
+    loss.backward(retain_graph=True)
+    return loss
+
+
+def backward_of_a_part(module: nn.Module, sample: Tensor) -> Tensor:
+    """Nothing is saved for it, so it could run twice."""
+    sum(parameter.sum() for parameter in module.parameters()).backward()  # type: ignore[union-attr]
+    return square(module, sample)
+
+
+def backward_and_detached(module: nn.Module, sample: Tensor) -> Tensor:
+    return backward_inside(module, sample).detach()
+
+
+def detached(module: nn.Module, sample: Tensor) -> Tensor:
+    return square(module, sample).detach()
+
+
+def of_nothing(_: nn.Module, __: Tensor) -> Tensor:
+    return torch.ones((), requires_grad=True)
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        (backward_inside, "calls backward.. by itself.* as train_step"),
+        (backward_that_keeps_the_graph, "calls backward.. by itself"),
+        (backward_of_a_part, "calls backward.. by itself"),
+        (backward_and_detached, "calls backward.. by itself"),
+        (detached, "requires_grad=False; it must return the loss: one floating-point value that depends on"),
+        (of_nothing, "no parameter of the module has a gradient"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_loss_that_is_none_is_explained(step: Any, said: str) -> None:
+    with pytest.raises(SubjectError, match=said):
+        truth_of(net(), step=step)
+
+
+def test_gradients_that_a_loop_adds_up_are_not_those_of_the_loss() -> None:
+    module, loss = net(), checked_loss(square)
+    square(module, SAMPLE).backward()
+    loss(module, Inputs((SAMPLE,))).backward()
+    checked_loss(square)(module, Inputs((SAMPLE,))).backward()
+    with pytest.raises(SubjectError, match="by itself"):
+        checked_loss(backward_inside)(module, Inputs((SAMPLE,)))
+
+
+def times_zero(module: nn.Module, sample: Tensor) -> Tensor:
+    return square(module, sample) * 0 + 1
+
+
+def adamw_that_decays(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=1e-2, weight_decay=0.1)
+
+
+def test_a_loss_that_is_constant_is_proven_by_what_decay_does_and_by_its_gradients() -> None:
+    truth = make_step_truth(
+        TrainingStep.of(Subject(net(), SAMPLE, step=times_zero, optimizer=adamw_that_decays)), seed=0
+    )
+    assert float(truth.eager.tensors["loss"]) == 1.0
+    assert all(not truth.eager.tensors[name].any() for name in truth.eager.tensors if name.startswith("gradient "))
+    assert verify_step(lambda step: technique("fused").apply_step(step, {}), truth).faithful
+
+    def without_decay(step: TrainingStep) -> TrainingStep:
+        assert step.optimizer is not None
+        step.optimizer.param_groups[0]["weight_decay"] = 0.0
+        return step
+
+    def with_a_gradient(step: TrainingStep) -> TrainingStep:
+        def loss(module: nn.Module, sample: Inputs) -> Tensor:
+            return step.loss(module, sample) + 1e-6 * square(module, sample.args[0])
+
+        return dataclasses.replace(step, loss=loss)
+
+    for wrong in (without_decay, with_a_gradient):
+        report = verify_step(wrong, truth)
+        assert not report.faithful, wrong.__name__
+        assert not any("raise" in problem for problem in report.problems), report.problems
+
+
+def test_a_step_that_reads_a_file_is_proven_unless_it_reads_on_in_it(tmp_path: Path) -> None:
+    (tmp_path / "scale.txt").write_text("0.5\n" * 6 + "0.25\n" * 200, encoding="utf-8")
+
+    def from_the_start(module: nn.Module, optimizer: Any, sample: Tensor) -> Tensor:
+        with open(tmp_path / "scale.txt", encoding="utf-8") as file:
+            return body(module, optimizer, sample * float(file.readline()))
+
+    truth = truth_of(net(), train_step=from_the_start)
+    assert not truth.unrepeatable
+    assert verify_step(lambda step: technique("fused").apply_step(step, {}), truth).faithful
+
+    with open(tmp_path / "scale.txt", encoding="utf-8") as open_file:
+
+        def further(module: nn.Module, optimizer: Any, sample: Tensor) -> Tensor:
+            return body(module, optimizer, sample * (1 + float(open_file.readline()) * open_file.tell()))
+
+        truth = truth_of(net(), train_step=further)
+    assert "reads what cannot be put back (the clock, a file," in truth.unrepeatable
+    assert verify_step(lambda step: step, truth).problems == (truth.unrepeatable,)
+
+
+def test_numpys_global_state_belongs_to_the_step() -> None:
+    def noisy(module: nn.Module, sample: Tensor) -> Tensor:
+        return square(module, sample * float(np.random.rand()))
+
+    before = np.random.get_state()[1].copy()  # type: ignore[index, union-attr]
+    truth = truth_of(net(), step=noisy)
+    assert not truth.unrepeatable
+    assert np.array_equal(before, np.random.get_state()[1])  # type: ignore[index]
+    assert verify_step(lambda step: technique("fused").apply_step(step, {}), truth).faithful
+
+    def draws_once_more(step: TrainingStep) -> TrainingStep:
+        def loss(module: nn.Module, sample: Any) -> Tensor:
+            found = step.loss(module, sample)
+            np.random.rand()
+            return found
+
+        return dataclasses.replace(step, loss=loss)
+
+    assert not verify_step(draws_once_more, truth).faithful
+    facts = survey_step(truth.step.copy(), seed=0, machine=machine("cpu")).facts
+    assert facts.random, "micro-batches would draw once each"
 
 
 def test_a_step_that_reads_the_clock_is_not_repeatable() -> None:

@@ -28,6 +28,7 @@ from togi.subject.prepare import Prepared, given_in_training, is_exported, named
 from togi.subject.remembered import numbers_of, put_numbers
 from togi.subject.resting import resting
 from togi.subject.surroundings import Surroundings
+from togi.torch_internals.autograd import version_of
 from togi.torch_internals.modules import compiled_original, has_hooks, in_training, own_buffers
 from togi.torch_internals.tensors import tensors_of
 
@@ -295,10 +296,27 @@ def mean_of_outputs(module: nn.Module, sample: Inputs) -> Tensor:
 
 
 def checked_loss(step: Callable[..., Any]) -> LossFunction:
-    """The user's ``step(module, sample)``. Calling it raises SubjectError for what is not a loss."""
+    """The user's ``step(module, sample)``. Calling it raises SubjectError for what is not a loss, and for a first
+    call that runs the backward pass by itself."""
+    is_known = False
+
+    def observed(module: nn.Module, sample: Inputs) -> Any:
+        """Once, since asking every parameter takes time."""
+        nonlocal is_known
+        before = _gradients(module)
+        returned = step(module, as_given(sample))
+        is_known = True
+        if _gradients(module) != before:
+            raise SubjectError(
+                "step(module, sample) calls backward() by itself, and togi calls it once more, which would double the "
+                "gradients. Return the loss before backward(), or give all of it, with the optimizer's step, as "
+                "train_step(module, optimizer, sample)"
+            )
+        return returned
 
     def loss(module: nn.Module, sample: Inputs) -> Tensor:
-        loss_of_step = step(module, as_given(sample))
+        compiling = torch.compiler.is_compiling()
+        loss_of_step = step(module, as_given(sample)) if compiling or is_known else observed(module, sample)
         if not isinstance(loss_of_step, Tensor) or loss_of_step.numel() != 1 or not loss_of_step.requires_grad:
             raise SubjectError(
                 f"step(module, sample) returned {_describe(loss_of_step)}; it must return the loss: one floating-point "
@@ -307,6 +325,12 @@ def checked_loss(step: Callable[..., Any]) -> LossFunction:
         return loss_of_step
 
     return loss
+
+
+def _gradients(module: nn.Module) -> list[tuple[int, int] | None]:
+    """Which tensors they are, and how often each was written to."""
+    gradients = [parameter.grad if parameter.is_leaf else None for parameter in module.parameters()]
+    return [None if gradient is None else (id(gradient), version_of(gradient)) for gradient in gradients]
 
 
 def _returned_loss(loss: Any) -> Tensor:
