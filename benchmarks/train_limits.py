@@ -40,13 +40,27 @@ from typing import Any
 import torch
 from benchmarks import train
 from benchmarks.rows import measured_here, measured_on, put_rows, read_rows
-from benchmarks.train import COMPILED, EAGER, HERE, LIMITS, MIB, Ends, Raced, put_memory
+from benchmarks.train import (
+    CHECKPOINTED,
+    COMPILED,
+    COMPILED_LOSS,
+    EAGER,
+    HERE,
+    LIMITS,
+    MIB,
+    Ends,
+    Raced,
+    locator_of,
+    pool_of,
+    put_memory,
+)
 from benchmarks.train_models import BLOCKS
 
 from togi import api
 from togi.artifact.training import TrainingRecipe
 from togi.core.errors import TogiError
 from togi.core.quantities import first_line, plural
+from togi.core.recipe import PLAIN_STEP_RECIPE
 from togi.core.records import Recipe
 from togi.footprint.fit.training.micro_batch_proof import judge
 from togi.footprint.fit.training.planner import TrainingPlanner
@@ -54,19 +68,14 @@ from togi.footprint.step import Step, make_step
 from togi.machine.describe import machine
 from togi.study.result import StudyResult
 from togi.techniques import recipe, technique
-from togi.worker.job import TRUTH_FOLDER
 from togi.worker.locate import locate
-from togi.worker.messages import Purpose
-from togi.worker.pool import WorkerPool
-from togi.worker.protocol import SubjectRef
 from togi.worker.supervise import RunningTrial
 
 DATA = HERE / "data" / "train_limits.json"
 MODELS = [*train.MODELS, "gpt2_12"]
 USUAL = (75, 50)
 PERCENT = {"gpt2_12": (30,)}
-CHECKPOINTED, FIT, OURS = "checkpointed blocks", "togi fit", "togi"
-COMPILED_LOSS: dict[str, Any] = {"torch_compile": {"of": "loss"}}
+FIT, OURS = "togi fit", "togi"
 
 
 @dataclass
@@ -130,9 +139,9 @@ def measure(model: str, options: argparse.Namespace, threads: int) -> Model:
     percent = sorted(options.percent or PERCENT.get(model, USUAL), reverse=True)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="train-limits-")))
-        pool = stack.enter_context(_pool(model))
+        pool = stack.enter_context(pool_of(model))
         facts = pool.make_truth(pool.survey(LIMITS, _silent)[0].facts, LIMITS, _silent)
-        limited = Limited(model, threads, percent, Raced(pool, facts, options.budget), folder, stack)
+        limited = Limited(model, threads, percent, Raced(pool, facts, options.budget, stack=stack), folder)
         limited.start_eager()
         tuned = {each: limited.tune(each, options) for each in percent}
         if model in BLOCKS:
@@ -146,14 +155,6 @@ def measure(model: str, options: argparse.Namespace, threads: int) -> Model:
         limited.take_turns()
         limits = {str(each): limited.limit_mib(each) for each in percent}
         return Model(model, threads, limits, [*limited.rows.values()])
-
-
-def _locator(model: str) -> str:
-    return f"{HERE / 'train_models.py'}:{model}"
-
-
-def _pool(model: str) -> WorkerPool:
-    return WorkerPool(SubjectRef.here("locator", _locator(model)), machine(), device="cpu", seed=0, train=True)
 
 
 def _silent(_phase: str) -> None:
@@ -171,8 +172,6 @@ class Limited:
     raced: Raced
     folder: Path
     """For records of plans and for journals."""
-    stack: ExitStack
-    """Ends the processes of what is another subject."""
     rows: dict[str, Row] = field(default_factory=dict)
     """By way."""
     idle_mib: float = 0.0
@@ -202,9 +201,8 @@ class Limited:
 
     def start_eager(self) -> None:
         """The step as it is, by which the limits are known. Raises TrialEnded."""
-        plain = recipe(plain_step={})
-        row = self.row(EAGER, plain)
-        running = self.raced.pool.start(plain, self.raced.facts, LIMITS, _silent)
+        row = self.row(EAGER, PLAIN_STEP_RECIPE)
+        running = self.raced.pool.start(PLAIN_STEP_RECIPE, self.raced.facts, LIMITS, _silent)
         self.raced.start(row, lambda: running)
         row.right = True
         footprint = put_memory(row, running)
@@ -218,7 +216,7 @@ class Limited:
         began = time.monotonic()
         try:
             result = api.tune(
-                _locator(self.model),
+                locator_of(self.model),
                 train=True,
                 time_limit_s=options.time_limit,
                 max_memory=int(self.limit_mib(percent) * MIB),
@@ -238,26 +236,18 @@ class Limited:
             row.failed = result.record.verdict
             return
         row.recipe = best.label
-        self.start(row, functools.partial(self.recorded, result.artifact, best))
-
-    def recorded(self, folder: Path, found: Recipe) -> RunningTrial:
-        """A recipe with its plan, from its record."""
-        return self.raced.pool.start_artifact(folder, found, self.raced.facts, LIMITS, check=Purpose.PROOF)
+        self.start(row, functools.partial(self.raced.recorded, result.artifact, best))
 
     def start_checkpointed(self) -> None:
-        """The proof is that this other subject does what the original does."""
-        pool = self.stack.enter_context(_pool(f"{self.model}_checkpointed"))
-        (pool.folder / TRUTH_FOLDER).symlink_to(self.raced.pool.folder / TRUTH_FOLDER)
-        plain = recipe(plain_step={})
-        self.start(self.row(CHECKPOINTED, plain), lambda: pool.start(plain, self.raced.facts, LIMITS, _silent))
+        begin = functools.partial(self.raced.of_another, f"{self.model}_checkpointed")
+        self.start(self.row(CHECKPOINTED, PLAIN_STEP_RECIPE), begin)
 
     def start_parts(self) -> None:
         for options in technique("micro_batches").options(self.raced.facts):
             parts = int(str(options["parts"]))
-            pool = self.stack.enter_context(_pool(f"{self.model}_in_{parts}_parts"))
-            plain = recipe(plain_step={})
-            row = self.row(f"{parts} micro-batches", plain)
-            stands = self.start(row, functools.partial(pool.start_unchecked, plain, LIMITS))
+            row = self.row(f"{parts} micro-batches", PLAIN_STEP_RECIPE)
+            begin = functools.partial(self.raced.of_another, f"{self.model}_in_{parts}_parts", checked=False)
+            stands = self.start(row, begin)
             row.right, row.proof = judged_in_parts(_step(self.model), parts) if stands else (None, "")
 
     def start_compiled(self) -> None:
@@ -273,7 +263,7 @@ class Limited:
         gc.collect()  # what planning held, before more processes are started
         for share, folder in records:
             found = recipe(recompute={"keep": share}, plain_step={})
-            self.start(self.rows[_fit_at(share)], functools.partial(self.recorded, folder, found))
+            self.start(self.rows[_fit_at(share)], functools.partial(self.raced.recorded, folder, found))
 
     def planned(self, shares: Sequence[float]) -> list[tuple[float, Path]]:
         """A folder with the record of a plan, by the share of the step's tensors that it may keep."""
@@ -323,7 +313,7 @@ def _fit_at(share: float) -> str:
 
 
 def _step(model: str) -> Step:
-    return make_step(locate(_locator(model)), train=True)
+    return make_step(locate(locator_of(model)), train=True)
 
 
 def judged_in_parts(step: Step, parts: int) -> tuple[bool | None, str]:

@@ -4,6 +4,7 @@ them.
     togi tune benchmarks/train_models.py:resnet18 --train
     togi memory benchmarks/train_models.py:resnet18_checkpointed --train    # each block with torch.utils.checkpoint
     togi memory benchmarks/train_models.py:resnet18_in_4_parts --train      # in micro-batches
+    togi memory benchmarks/train_models.py:resnet18_max_autotune --train    # compiled
 
 Kinds that differ: dense, wide and depthwise convolutions, transformers on pictures and on text with small and large
 vocabularies, an encoder-decoder with skips and dropout, recurrence. Weights and data are random.
@@ -231,11 +232,17 @@ def in_parts(name: str, parts: int) -> Subject:
     return dataclasses.replace(subject, step=None, train_step=train_step)
 
 
+def max_autotune(name: str) -> Subject:
+    """The same step with forward and loss compiled, and kernels chosen by their time."""
+    subject: Subject = globals()[name]()
+    return dataclasses.replace(subject, step=torch.compile(subject.step, mode="max-autotune-no-cudagraphs"))
+
+
 def __getattr__(name: str) -> Any:
     """Factories of the same steps by another way."""
-    found = re.fullmatch(r"(?P<of>\w+?)_(?:checkpointed|in_(?P<parts>\d+)_parts)", name)
+    found = re.fullmatch(r"(?P<of>\w+?)_(?:(?P<way>checkpointed|max_autotune)|in_(?P<parts>\d+)_parts)", name)
     if found is None or found["of"] not in globals():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if found["parts"] is None:
-        return functools.partial(checkpointed, found["of"])
+    if found["way"] is not None:
+        return functools.partial(globals()[found["way"]], found["of"])
     return functools.partial(in_parts, found["of"], int(found["parts"]))

@@ -1,10 +1,13 @@
 """Is an honest way to run a training step ever refused, and what does the proof cost?
 
-    python -m benchmarks.train_proof [--only NAME ...] [--seeds 3] [--json FILE]
+    python -m benchmarks.train_proof [--only NAME ...] [--seeds 3] [--ways WAY ...] [--json FILE]
 
 Every model takes a warm step with its optimizer in ways that are exact: fused and foreach optimizers, channels_last,
-one thread. Each must be faithful from each seed. A rate or a gradient that is off by a thousandth, and bf16, must not
-be. A row gives the worst error of a way in units (the limit is 8), its tensor, what float64 says, and the seconds.
+one thread, kept memory, micro-batches, recomputation, ``torch.compile``. Each must be faithful from each seed, and to
+the bit where its technique claims that; one that does not apply to a model is left out. A rate or a gradient that is
+off by a thousandth, and bf16, must not be. A row gives the worst error of a way in units (the limit is 8), its tensor,
+what float64 says, and the seconds. That of the unchanged step also says what its proof takes: the tensors of a step and
+the rise of the process above them, as a multiple of what a step takes by the same count.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import argparse
 import dataclasses
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +34,21 @@ from benchmarks.train_models import (
 )
 from torch import Tensor, nn
 
+from togi.core.errors import Refused
 from togi.core.records import ErrorReport
+from togi.machine.describe import machine
+from togi.measure.memory import peak_resident_bytes
 from togi.subject.inputs import Subject
+from togi.subject.optimizers import state_tensors
+from togi.subject.prepare import named_tensors
 from togi.subject.training import TrainingStep
+from togi.techniques import Refuses, technique
 from togi.verify.step_truth import make_step_truth
-from togi.verify.training import Build, verify_step
+from togi.verify.training import Build, StepTruth, verify_step
+from togi.worker.training_survey import survey_step
 
 Make = Callable[[], Subject]
+AS_IT_IS = "as it is"
 SAMPLES = 4
 
 
@@ -154,14 +165,30 @@ def in_bf16(step: TrainingStep) -> TrainingStep:
     return dataclasses.replace(step, loss=loss)
 
 
+def of_technique(id: str, **options: Any) -> Build:
+    """What a recipe does. What it changes in this process is undone once the way is judged."""
+    return lambda step: technique(id).apply_step(step, dict(options))
+
+
 HONEST: dict[str, Build] = {
-    "as it is": lambda step: step,
+    AS_IT_IS: lambda step: step,
     "fused": with_settings(fused=True, foreach=None),
     "foreach": with_settings(foreach=True),
     "channels_last": channels_last,
     "channels_last, fused": lambda step: channels_last(with_settings(fused=True, foreach=None)(step)),
     "one thread": on_one_thread,
+    "kept memory": of_technique("kept_memory"),
+    "2 micro-batches": of_technique("micro_batches", parts=2),
+    "recompute": of_technique("recompute", keep=0.5),
+    "compile": of_technique("torch_compile", of="loss", eager_random=True),
 }
+TECHNIQUES = {
+    "kept memory": "kept_memory",
+    "2 micro-batches": "micro_batches",
+    "recompute": "recompute",
+    "compile": "torch_compile",
+}
+"""Which decide by themselves whether they apply, and what they claim."""
 WRONG: dict[str, Build] = {
     "a rate off by a thousandth": slower,
     "a gradient off by a thousandth": scaled(1.001),
@@ -169,7 +196,7 @@ WRONG: dict[str, Build] = {
 }
 
 
-def row(model: str, seed: int, way: str, report: ErrorReport, seconds: float) -> dict[str, Any]:
+def row(model: str, seed: int, way: str, report: ErrorReport, seconds: float, proof_x: float | None) -> dict[str, Any]:
     worst = max(report.leaves, key=lambda leaf: leaf.units)
     return {
         "model": model,
@@ -182,36 +209,86 @@ def row(model: str, seed: int, way: str, report: ErrorReport, seconds: float) ->
         "problems": list(report.problems[:2]),
         "note": report.notes[-1] if report.notes else "",
         "seconds": seconds,
+        "proof_x": proof_x,
     }
 
 
-def rows_of(model: str, seed: int) -> list[dict[str, Any]]:
+def rows_of(model: str, seed: int, ways: Collection[str]) -> list[dict[str, Any]]:
     torch.manual_seed(seed)
     step = TrainingStep.of(MODELS[model]())
-    copied = step.copy()
-    copied.run(copied.samples[0])
-    began = time.perf_counter()
-    copied.run(copied.samples[1])
-    step_s = time.perf_counter() - began
-    began = time.perf_counter()
-    truth = make_step_truth(step, seed=seed)
-    truth_s = time.perf_counter() - began
-    print(f"{model} seed {seed}: step {step_s * 1e3:.0f} ms, truth {truth_s:.1f} s {truth.fallback}", flush=True)
-    rows = []
-    for way, build in (HONEST | WRONG).items():
+    facts = survey_step(step.copy(), seed=seed, machine=machine("cpu")).facts
+    step_bytes, step_s = bytes_and_seconds_of(step.copy())
+    own_bytes = sum(tensor.nbytes for _, tensor in named_tensors(step.original))
+    truths: list[tuple[StepTruth, float]] = []
+
+    def prove() -> None:
         began = time.perf_counter()
-        rows.append(row(model, seed, way, verify_step(build, truth), time.perf_counter() - began))
+        truths.append((make_step_truth(step, seed=seed), time.perf_counter() - began))
+        verify_step(HONEST[AS_IT_IS], truths[0][0])
+
+    proof_x = (own_bytes + peak_resident_bytes(prove)) / step_bytes
+    ((truth, truth_s),) = truths
+    print(
+        f"{model} seed {seed}: step {step_s * 1e3:.0f} ms, truth {truth_s:.1f} s, {proof_x:.1f} x the memory of the "
+        f"step's {step_bytes / 2**20:.0f} MiB {truth.fallback}",
+        flush=True,
+    )
+    rows = []
+    for way, build in {way: build for way, build in (HONEST | WRONG).items() if way in ways}.items():
+        found = technique(TECHNIQUES[way]) if way in TECHNIQUES else None
+        if found is not None and isinstance(refused := found.applies(facts), Refuses):
+            print(f"  - {way}: {refused.reason}")
+            continue
+        began = time.perf_counter()
+        try:
+            report = judged(build, truth, to_the_bit=found is not None and found.step_to_the_bit)
+        except Refused as refusal:
+            print(f"  - {way}: {refusal}")
+            continue
+        of_way = proof_x if way == AS_IT_IS else None
+        rows.append(row(model, seed, way, report, time.perf_counter() - began, of_way))
         print("  {right} {way}: {units:.3g} units in {worst} {problems} {note} ({seconds:.1f} s)".format(**rows[-1]))
     return rows
+
+
+def bytes_and_seconds_of(step: TrainingStep) -> tuple[int, float]:
+    """What a warm step takes: its tensors, and how far the process rises above them in some more."""
+    for sample in step.samples:
+        step.run(sample)
+    began = time.perf_counter()
+    step.run(step.samples[0])
+    seconds = time.perf_counter() - began
+    gradients = [p.grad for p in step.parameters.values() if p.grad is not None]
+    state = [] if step.optimizer is None else [tensor for _, tensor in state_tensors(step.optimizer, step.parameters)]
+    kept = [*(tensor for _, tensor in named_tensors(step.original)), *gradients, *state]
+    rise = peak_resident_bytes(lambda: [step.run(sample) for sample in step.samples] and None)
+    return sum(tensor.nbytes for tensor in kept) + rise, seconds
+
+
+def judged(build: Build, truth: StepTruth, *, to_the_bit: bool) -> ErrorReport:
+    """The verdict, with what was changed in this process undone. Raises Refused."""
+    built: list[TrainingStep] = []
+
+    def noted(step: TrainingStep) -> TrainingStep:
+        built.append(build(step))
+        return built[-1]
+
+    try:
+        return verify_step(noted, truth, to_the_bit=to_the_bit)
+    finally:
+        for step in built:
+            step.undo()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--seeds", type=int, default=3)
+    ways = [*HONEST, *WRONG]
+    parser.add_argument("--ways", nargs="*", default=ways, choices=ways, metavar="WAY", help=", ".join(ways))
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    rows = [row for model in given.only for seed in range(given.seeds) for row in rows_of(model, seed)]
+    rows = [row for model in given.only for seed in range(given.seeds) for row in rows_of(model, seed, given.ways)]
     honest = [row for row in rows if row["way"] in HONEST]
     wrong = [row for row in rows if row["way"] in WRONG]
     print(f"{sum(row['right'] for row in honest)} of {len(honest)} honest runs accepted,", end=" ")

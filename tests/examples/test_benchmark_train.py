@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks import rows, train, train_limits, train_models
+from benchmarks import rows, train, train_limits, train_models, train_proof
 
-from togi.core.records import Facts
+from togi.core.records import ErrorReport, Facts
 from togi.measure import RaceResult
 from togi.subject.inputs import Subject
 from togi.subject.training import TrainingStep
+from togi.techniques import all_techniques
 from togi.worker.locate import locate
 
 FILE = Path(train_models.__file__)
@@ -48,7 +49,9 @@ def test_channels_last_is_a_way_of_convolutions_alone() -> None:
     convolutional = Facts(machine=machine, module_class="Net", functions={"conv2d": 3})
     dense = Facts(machine=machine, module_class="Net", functions={"linear": 3})
     assert train.LAYOUT in train.ways_of("unet", convolutional)
-    assert list(train.ways_of("lstm", dense)) == [way for way in train.WAYS if way not in (train.LAYOUT, train.OURS)]
+    others = {train.LAYOUT, *train.ALLOWED, *train.other_subjects("unet")}
+    assert list(train.ways_of("lstm", dense)) == [way for way in train.WAYS if way not in others]
+    assert train.CHECKPOINTED not in train.other_subjects("lstm"), "it is one whole"
     assert all(recipe.trains for recipe in train.ways_of("unet", convolutional).values())
 
 
@@ -69,6 +72,78 @@ def test_what_was_not_measured_has_no_figure() -> None:
     assert f"1.20 x as fast as {train.COMPILED} (geometric mean of 1 model," in table
     assert train.BY_HAND not in table.split("\n\n")[1]
     assert "on 1 of 1." in table
+
+
+def test_what_bf16_gained_stands_apart() -> None:
+    """Its rows are no exact recipe's, and are in no mean of those."""
+    exact = row("lstm", train.OURS, 1.4)
+    allowed = row("lstm", train.OURS_BF16, 1.9, proof="approximate: off by 12% at most", first_gain_s=3.0)
+    table = train.table([exact, allowed])
+    assert f"togi's step is 1.40 x as fast as {train.EAGER}" in table
+    assert f"togi's step with bf16 allowed is 1.90 x as fast as {train.EAGER}" in table
+    assert "First gain with bf16 allowed after 3 s" in table
+    assert f"**{train.OURS_BF16}**" in table
+
+
+def test_an_approximate_recipe_is_called_wrong_for_its_problems_alone() -> None:
+    off = ErrorReport(faithful=False, units=1e4, rmse=0.123, max_abs=0.5)
+    assert train._proof(off, exact=False) == "approximate: off by 12% at most"
+    assert train._proof(off, exact=True).startswith("wrong: ")
+    assert train._proof(off.model_copy(update={"problems": ("other names",)}), exact=False) == "wrong: other names"
+
+
+def test_the_step_of_another_subject_is_proven_by_the_originals_truth(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Pool:
+        def __init__(self, name: str) -> None:
+            self.folder, self.ended = tmp_path / name, False
+            self.folder.mkdir()
+
+        def __enter__(self) -> Pool:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self.ended = True
+
+        def start(self, recipe: Any, *_: Any) -> Any:
+            return recipe, (self.folder / train.TRUTH_FOLDER / "step.pt").read_text(encoding="utf-8")
+
+        def start_unchecked(self, recipe: Any, _: Any) -> Any:
+            return recipe, "nothing"
+
+    original: Any = Pool("original")
+    (original.folder / train.TRUTH_FOLDER).mkdir()
+    (original.folder / train.TRUTH_FOLDER / "step.pt").write_text("the truth", encoding="utf-8")
+    pools: list[Any] = []
+    monkeypatch.setattr(train, "pool_of", lambda name: pools.append(Pool(name)) or pools[-1])
+    nobody: Any = None
+    raced = train.Raced(original, nobody, 1.0)
+    plain = train.PLAIN_STEP_RECIPE
+    assert raced.of_another("unet_checkpointed") == (plain, "the truth")
+    assert raced.of_another("unet_max_autotune", checked=False) == (plain, "nothing")
+    raced.stack.close()
+    assert [pool.ended for pool in pools] == [True, True]
+
+
+def test_every_exact_technique_of_steps_is_an_honest_way_of_the_proof() -> None:
+    assert set(train_proof.TECHNIQUES) < set(train_proof.HONEST)
+    elsewhere = {"fused", "channels_last", "channels_last_3d", "threads", "plain_step", "allocator"}
+    only_memory = {"fused_loss", "returned_memory"}
+    exact = {id for id, one in all_techniques().items() if one.trains and one.exact}
+    assert exact - elsewhere - only_memory == set(train_proof.TECHNIQUES.values())
+
+
+@pytest.mark.thorough
+def test_the_proof_of_a_step_says_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(train_proof.MODELS, "stack", stack)
+    ways = [train_proof.AS_IT_IS, "kept memory", "2 micro-batches", "bf16"]
+    found = {row["way"]: row for row in train_proof.rows_of("stack", 0, ways)}
+    assert [*found] == ways
+    assert all(row["right"] for row in found.values())
+    assert found[train_proof.AS_IT_IS]["proof_x"] > 0
+    assert found["kept memory"]["proof_x"] is None
+    assert found["kept memory"]["units"] == 0
 
 
 def test_a_step_that_stays_as_it_is_counts_next_to_every_other_way() -> None:
@@ -183,7 +258,9 @@ def stack() -> Subject:
     return Subject(Stack().train(), batch, step=train_models.class_loss, optimizer=train_models.adamw)
 
 
-@pytest.mark.parametrize("way", ["checkpointed", "in_2_parts"])
+@pytest.mark.parametrize(
+    "way", ["checkpointed", "in_2_parts", pytest.param("max_autotune", marks=pytest.mark.thorough)]
+)
 def test_other_ways_of_a_model_train_as_it_does(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     monkeypatch.setattr(train_models, "stack", stack, raising=False)
     monkeypatch.setitem(train_models.BLOCKS, "stack", lambda module: module.blocks)
