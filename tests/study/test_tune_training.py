@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,23 @@ def test_the_whole_truth_is_made_once_a_recipe_needs_it(
 
 
 @pytest.mark.thorough
+def test_an_allocator_is_tried_in_a_process_that_was_started_with_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A copy of a library that does nothing of the kind stands for one: what counts is that it is preloaded."""
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    mapped = next(line.split()[-1] for line in maps if "/libm.so" in line or "/libm-" in line)
+    stand_in = shutil.copy(mapped, tmp_path / "libtcmalloc_minimal.so.4")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    found = tuned(network(), only=["allocator"], journal=tmp_path / "studies.sqlite")
+    tried = next(trial for trial in found.record.trials if trial.recipe.find("allocator"))
+    assert tried.outcome in (Outcome.OK, Outcome.UNSTABLE), tried.reason
+    assert tried.error is not None
+    assert tried.error.units == 0.0
+    assert found.record.facts.machine.allocators["tcmalloc"] == str(stand_in)
+
+
+@pytest.mark.thorough
 def test_what_is_chosen_is_a_record_with_its_proof(study: StudyResult, tmp_path: Path) -> None:
     record = togi.TrainingRecipe.read(study.best.save(tmp_path / "step.togi"))
     assert record.recipe == study.best.recipe
@@ -154,8 +172,10 @@ def test_a_training_study_is_reported_as_one(
     page = tmp_path / "report.html"
     assert run(["report", study.record.id, "--html", str(page)]) == 0
     assert "took turns with the training step as it is" in page.read_text(encoding="utf-8")
-    assert run(["report", study.record.id, "--repro", str(tmp_path / "repro")]) == 2
-    assert "is of a training step" in capsys.readouterr().err
+    fused = next(trial.recipe for trial in study.record.trials if "fused" in trial.recipe.techniques)
+    assert run(["report", study.record.id, "--repro", str(tmp_path / "repro"), "--recipe", fused.id]) == 0
+    assert f"repro: {tmp_path / 'repro' / 'repro.py'}" in capsys.readouterr().err
+    assert "group.update(fused=True" in (tmp_path / "repro" / "repro.py").read_text(encoding="utf-8")
 
 
 @pytest.mark.thorough
