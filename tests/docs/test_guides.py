@@ -31,6 +31,7 @@ togi() {
     done
     return $code
 }
+python() { "$PYTHON" "$@"; }
 """
 
 
