@@ -600,7 +600,7 @@ CACHED = 256
 FIRST, LENGTH = 8, 40
 """Each text has so many tokens, and the step at each place from the first on is judged by the token that follows. So
 the caches of these steps are short, and all steps of a text share one."""
-STEPS = {"calibration": 8, "validation": 64, "held_out": 16}
+STEPS = {"calibration": 8, "validation": 32, "held_out": 16}
 """Texts of each set."""
 
 
