@@ -62,9 +62,10 @@ def small_gpt2() -> Any:
     return transformers.GPT2LMHeadModel(config).eval()
 
 
-def small_llama() -> Any:
+def small_decoder(kind: str, **more: int) -> Any:
+    """Of the architecture that transformers calls so: ``Llama``, ``Mistral``."""
     transformers = pytest.importorskip("transformers")
-    config = transformers.LlamaConfig(
+    config = getattr(transformers, f"{kind}Config")(
         vocab_size=64,
         hidden_size=64,
         intermediate_size=96,
@@ -73,8 +74,9 @@ def small_llama() -> Any:
         num_key_value_heads=2,
         eos_token_id=None,
         pad_token_id=0,
+        **more,
     )
-    return transformers.LlamaForCausalLM(config).eval()
+    return getattr(transformers, f"{kind}ForCausalLM")(config).eval()
 
 
 @pytest.mark.usefixtures("seed")
@@ -83,7 +85,7 @@ class TestGenerate:
 
     @pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.thorough), 3])
     def test_of_a_llama_is_two_forms_of_the_whole_network(self, batch: int, tmp_path: Path) -> None:
-        model = small_llama()
+        model = small_decoder("Llama")
 
         cuts = cut(tmp_path, model.generate, **prompt(batch), max_new_tokens=NEW_TOKENS, do_sample=False)
 
@@ -111,9 +113,9 @@ class TestGenerate:
             pytest.skip("this transformers needs another package for it")
         quantized = {"cache_implementation": "quantized", "cache_config": {"backend": "fp8"}}
 
-        cuts = cut(
-            tmp_path, small_llama().generate, **prompt(), max_new_tokens=NEW_TOKENS, do_sample=False, **quantized
-        )
+        model = small_decoder("Llama")
+
+        cuts = cut(tmp_path, model.generate, **prompt(), max_new_tokens=NEW_TOKENS, do_sample=False, **quantized)
 
         said = [obstacle.reason for obstacle in cuts.obstacles]
         assert any("Its cache is quantized (QuantizedCache)" in each for each in said), said
@@ -121,19 +123,7 @@ class TestGenerate:
 
     def test_a_cache_that_counts_what_it_holds_is_one_form(self, tmp_path: Path) -> None:
         """Mistral's, which keeps a window of the last tokens."""
-        transformers = pytest.importorskip("transformers")
-        config = transformers.MistralConfig(
-            vocab_size=64,
-            hidden_size=64,
-            intermediate_size=96,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            sliding_window=32,
-            eos_token_id=None,
-            pad_token_id=0,
-        )
-        model = transformers.MistralForCausalLM(config).eval()
+        model = small_decoder("Mistral", sliding_window=32)
 
         found = parts(cut(tmp_path, model.generate, **prompt(), max_new_tokens=NEW_TOKENS, do_sample=False))
 

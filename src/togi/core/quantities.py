@@ -208,6 +208,11 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def few_of(names: Sequence[str]) -> str:
+    """``a, b, c and 4 more``."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
 def a_type(value: object) -> str:
     """The type of ``value`` with its article: ``a list``, ``an int``, ``an OrderedDict``."""
     noun = type(value).__name__

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from togi.core.records import REFERENCES, STAGES, Choice, Facts, Outcome, Recipe, Stage, Trial, Unused, reference_recipe
 from togi.core.settings import Settings
 from togi.techniques.base import Options, Refuses, Technique
-from togi.techniques.registry import compatible
 
 GRAD_MODE = "grad_mode"
 """The capability that exactly one choice of every recipe provides."""
@@ -70,12 +68,20 @@ class TechniqueConfiguration:
         return self.choice.label
 
     @functools.cached_property
+    def stage(self) -> Stage:
+        return self.technique.stage
+
+    @functools.cached_property
+    def provides(self) -> frozenset[str]:
+        return self.technique.provides
+
+    @functools.cached_property
     def is_engine(self) -> bool:
-        return self.technique.stage is Stage.ENGINE
+        return self.stage is Stage.ENGINE
 
     @functools.cached_property
     def is_grad_mode(self) -> bool:
-        return GRAD_MODE in self.technique.provides
+        return GRAD_MODE in self.provides
 
     @functools.cached_property
     def place(self) -> tuple[int, int, str]:
@@ -167,15 +173,8 @@ def _with_needs_met(
 def unmet_needs(chosen: Iterable[TechniqueConfiguration]) -> frozenset[str]:
     """What some of them need and none provides."""
     every = tuple(chosen)
-    provided = frozenset[str]().union(*(configuration.technique.provides for configuration in every))
+    provided = frozenset[str]().union(*(configuration.provides for configuration in every))
     return frozenset[str]().union(*(configuration.needs for configuration in every)) - provided
-
-
-def fit_together(chosen: Sequence[TechniqueConfiguration]) -> bool:
-    """Whether these may stand in one recipe, as ``compatible`` says of their techniques, and on this subject."""
-    return compatible(configuration.technique for configuration in chosen) and not any(
-        one.conflicts & other.technique.provides for one, other in itertools.permutations(chosen, 2)
-    )
 
 
 def _unmet(

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from togi.core.choices import OperatorKind
 from togi.core.records import REFERENCES, Facts, Recipe, Trial
 from togi.core.settings import Settings
-from togi.search.configurations import TechniqueConfiguration, configurations_for, fit_together
+from togi.search.configurations import TechniqueConfiguration, configurations_for
 from togi.search.space import Space
 from togi.techniques.base import LowerPrecision, Options, Technique
-from togi.techniques.registry import all_techniques
+from togi.techniques.registry import all_techniques, compatible
 
 SENSITIVE = "int8_openvino"
 """The technique that leaves kinds of operators in floating point."""
@@ -63,7 +63,7 @@ class _Listing:
         pairs = [
             (engine, each)
             for each in lowered
-            if (engine := self._engine_of(each)) is not None and fit_together((engine, each))
+            if (engine := self._engine_of(each)) is not None and compatible((engine, each))
         ]
         pairs.sort(key=lambda pair: (pair[0].technique.id == _COMPILER, bool(pair[1].mends or pair[1].coarsens)))
         engines = dict.fromkeys(engine for engine, _ in pairs)

@@ -14,9 +14,10 @@ from togi.core.errors import TogiError
 from togi.core.recipe import PLAIN_STEP_RECIPE, REFERENCE, REFERENCES, ProgramRecipe, Recipe
 from togi.core.records import Facts, Trial
 from togi.core.settings import Settings
-from togi.search.configurations import TechniqueConfiguration, as_listed, configurations_for, fit_together, unmet_needs
+from togi.search.configurations import TechniqueConfiguration, as_listed, configurations_for, unmet_needs
 from togi.search.features import Feature, RecipeFeatures
 from togi.techniques.base import Technique
+from togi.techniques.registry import compatible
 
 STARTING_COST_S, PASSES = 3.0, 20
 """Guess at starting, verifying and measuring one recipe: seconds, and passes of the original; replaced by what trials
@@ -146,7 +147,7 @@ class Space:
         chosen = [configuration for configuration in selection if configuration is not None]
         if not any(configuration.is_grad_mode for configuration in chosen) or unmet_needs(chosen):
             return
-        if fit_together(chosen):
+        if compatible(chosen):
             recipe = self.recipe(chosen)
             if self._listed is None or recipe in self._listed:
                 yield recipe
@@ -160,7 +161,7 @@ class Space:
             return
         for position, factor in enumerate(self._factors):
             for configuration in factor:
-                if configuration is not None and unmet[0] in configuration.technique.provides:
+                if configuration is not None and unmet[0] in configuration.provides:
                     yield (*selection[:position], configuration, *selection[position + 1 :])
 
     def _selection(self, recipe: Recipe) -> Selection:

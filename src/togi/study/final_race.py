@@ -66,8 +66,7 @@ class FinalRace:
         recorded: ``again`` together with what other processes of the same recipes measured."""
         study = self._study
         result, sure, doubt = self._once(running, budget_s, again=again)
-        if set_aside := [process for process in running if self._hung(process, result, budget_s)]:
-            running = [process for process in running if process not in set_aside]
+        running = [process for process in running if not self._hung(process, result, budget_s)]
         left_s = study.budget.left_s - study.budget.proof_s
         if doubt and left_s > self.enough_s(0.0, running):
             study.stopwatch.pause()

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils.weak import TensorWeakRef
 from typing_extensions import Self
 
+from togi.core.quantities import few_of
 from togi.subject.compared import as_compared, taken_apart
 from togi.subject.inputs import Inputs, apart
 from togi.subject.nested import tensors_in
@@ -353,11 +354,6 @@ def _alias_notes(module: nn.Module, first: _ObservedCall, second: _ObservedCall)
 
 def _storages(tensors: Sequence[Tensor]) -> set[int]:
     return {t.untyped_storage().data_ptr() for t in tensors if _is_dense(t) and t.numel() > 0}
-
-
-def few_of(names: Sequence[str]) -> str:
-    """``a, b, c and 4 more``."""
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _parameter_notes(once: Sequence[str]) -> Iterator[str]:

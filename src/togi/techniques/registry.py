@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 from collections.abc import Iterable, Mapping
+from typing import Protocol
 
 from togi.core.errors import UnknownNameError, nearest
 from togi.core.judging import Judging
 from togi.core.plugins import by_id, instances_in
 from togi.core.proven import Mark, MarkedPart, mark_of
 from togi.core.recipe import AnyRecipe
-from togi.core.records import STAGES, Choice, Recipe
+from togi.core.records import STAGES, Choice, Recipe, Stage
 from togi.core.settings import covers
 from togi.techniques.base import Options, Remedy, Technique
 from togi.techniques.parts import Parts
@@ -69,7 +70,20 @@ def judged_on_data(recipe: AnyRecipe, judging: Judging | None) -> bool:
     return not is_exact(recipe) or any(covers(name, each) for name in judging.named for each in techniques)
 
 
-def compatible(techniques: Iterable[Technique]) -> bool:
+class Combined(Protocol):
+    """What may stand in a recipe with others: a technique, or one with options on a subject."""
+
+    @property
+    def stage(self) -> Stage: ...
+    @property
+    def needs(self) -> frozenset[str]: ...
+    @property
+    def provides(self) -> frozenset[str]: ...
+    @property
+    def conflicts(self) -> frozenset[str]: ...
+
+
+def compatible(techniques: Iterable[Combined]) -> bool:
     """Whether these may stand in one recipe: at most one engine, every need met, no conflict."""
     chosen = tuple(techniques)
     if sum(t.stage == "engine" for t in chosen) > 1:

@@ -16,7 +16,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from togi.artifact.settings import settings_of, varying_settings
 from togi.core.errors import Refused, SubjectError
-from togi.core.quantities import first_line
+from togi.core.quantities import few_of, first_line
 from togi.core.records import Choice, Facts, Machine
 from togi.core.user_code import user_place
 from togi.graph.candidate import Candidate
@@ -27,7 +27,6 @@ from togi.subject.behaviour import (
     Behaviour,
     HeldParameters,
     RaisesLater,
-    few_of,
     kept_buffers,
     observe,
     same,

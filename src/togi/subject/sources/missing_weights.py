@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from togi.core.errors import SubjectError
+from togi.core.quantities import few_of
 from togi.subject.locator import Spec
 
 
@@ -53,9 +54,8 @@ def check_made_up(
     if not counting:
         return
     names = [f"{type(each.module).__name__}.{name}" for each in counting for name in each.names]
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     raise SubjectError(
-        f"{locator.text}: its files hold no {', '.join(names[:3])}{more}, which would be random. That would be another "
+        f"{locator.text}: its files hold no {few_of(names)}, which would be random. That would be another "
         "model. If a download was interrupted, repeat it. If the weights are of another class, save them with the "
         "class that they are of, CLASS.from_pretrained(...).save_pretrained(DIR), and name DIR"
     )
